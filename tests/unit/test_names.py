@@ -2,9 +2,7 @@
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "wherry"
@@ -26,8 +24,6 @@ PICTURES = frozenset(
         "roster",
     )
 )
-#: Local variables with a vague name. It may only fall.
-MOST_LOCAL = 50
 
 
 def words(name: str) -> list[str]:
@@ -42,54 +38,33 @@ def is_picture(name: str) -> bool:
     return not PICTURES.isdisjoint(words(name))
 
 
-def names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The names that a module defines: (`local` or `definition`, name)."""
+def names(tree: ast.Module) -> Iterator[str]:
+    """The names that a module defines."""
     for node in ast.walk(tree):
         match node:
-            case ast.ClassDef(name=name):
-                yield "definition", name
-                for member in node.body:
-                    if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
-                        yield "definition", member.target.id
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield "definition", name
-            case ast.Attribute(attr=name, ctx=ast.Store()):
-                yield "definition", name
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                yield name
+            case ast.AsyncFunctionDef(name=name) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
             case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
-                yield "local", name
+                yield name
 
 
-@cache
-def all_names() -> list[tuple[str, str, str]]:
-    found = []
-    for path in sorted(ROOT.rglob("*.py")):
-        where = path.relative_to(ROOT).as_posix()
-        found.append((where, "definition", path.stem))
-        found += [(where, *one) for one in names(ast.parse(path.read_text()))]
-    return found
-
-
-def test_definitions_have_the_fields_names() -> None:
+def test_names_are_those_of_the_field() -> None:
     wrong = [
-        f"{where}: {name}"
-        for where, kind, name in all_names()
-        if is_picture(name) or (kind == "definition" and is_vague(name))
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted(ROOT.rglob("*.py"))
+        for name in (path.stem, *names(ast.parse(path.read_text())))
+        if is_picture(name) or is_vague(name)
     ]
     assert wrong == []
-
-
-def test_fewer_and_fewer_local_names_are_vague() -> None:
-    found = Counter(
-        where for where, kind, name in all_names() if kind == "local" and is_vague(name)
-    )
-    assert found.total() <= MOST_LOCAL, found.most_common(10)
 
 
 def test_a_vague_name_is_found_wherever_it_is_defined() -> None:
     source = (
         "class AskedCall:\n    told: int\n    def said_by(self, wanted): self._heard = given = 1\n"
     )
-    found = [(kind, name) for kind, name in names(ast.parse(source)) if is_vague(name)]
-    assert Counter(kind for kind, _ in found) == {"definition": 4, "local": 3}  # a field is both
+    found = [name for name in names(ast.parse(source)) if is_vague(name)]
+    assert sorted(found) == ["AskedCall", "_heard", "given", "said_by", "told", "wanted"]
     assert is_picture("InstanceCrew")
     assert not is_vague("forgiven")

@@ -149,26 +149,26 @@ def silence(table: Table, seen: MeasuredWindow) -> float:
 
 def target_lost(point: Point) -> str:
     """Why the target can be taken for gone, or "". Too high a load is no reason."""
-    told = point.figures
+    figures = point.figures
     if point.stopped:
         return point.stopped
-    if not told.ok:
-        kinds = ", ".join(told.errors) or "not one request ended in the measured time"
+    if not figures.ok:
+        kinds = ", ".join(figures.errors) or "not one request ended in the measured time"
         return f"not one request was answered: {kinds}"
-    if point.silent_end and any("connect" in kind for kind in told.errors):
+    if point.silent_end and any("connect" in kind for kind in figures.errors):
         return _silent(point)
     return ""
 
 
 def no_measurement(point: Point) -> str:
     """Why the figures say nothing of the target, or ""."""
-    told = point.figures
+    figures = point.figures
     if lost := target_lost(point):
         return lost
     if point.silent_end:
         return _silent(point)
-    wrong = {kind: count for kind, count in told.errors.items() if kind not in REFUSALS}
-    share = sum(wrong.values()) / max(1, told.ok + told.failed)
+    wrong = {kind: count for kind, count in figures.errors.items() if kind not in REFUSALS}
+    share = sum(wrong.values()) / max(1, figures.ok + figures.failed)
     if share > MOST_WRONG:
         return f"{100 * share:.0f} % failed: {', '.join(wrong)}"
     return ""

@@ -334,8 +334,8 @@ def _enclosing(looks: list[Look], start: float, stop: float) -> tuple[Look, Look
     if len(looks) < 2:
         return None
     times = [look.at for look in looks]
-    told = [max(look.at, look.answered_at) for look in looks]  # what came meanwhile may be in it
-    first = max(0, bisect_right(told, start) - 1)
+    ends = [max(look.at, look.answered_at) for look in looks]  # what came meanwhile may be in it
+    first = max(0, bisect_right(ends, start) - 1)
     last = min(len(looks) - 1, bisect_left(times, stop))
     return (looks[first], looks[last]) if times[first] < times[last] else None
 
@@ -379,7 +379,7 @@ def difference(first: dict[str, Any] | None, last: dict[str, Any] | None) -> Ser
     if first is None or last is None:
         return None
     try:
-        told = {
+        both = {
             name: _both(first, last, name)
             for name in ("success", "fail", "queue", "compute_input", "compute_infer",
                          "compute_output")
@@ -399,14 +399,14 @@ def difference(first: dict[str, Any] | None, last: dict[str, Any] | None) -> Ser
     run = sum(in_batches.values())
     mean = sum(size * count for size, count in in_batches.items()) / run if run else 0.0
     return ServerSide(
-        requests=told["success"][0],
-        failed=told["fail"][0],
+        requests=both["success"][0],
+        failed=both["fail"][0],
         rows=rows,
         executions=executions,
-        queue=_mean(told["queue"]),
-        compute_input=_mean(told["compute_input"]),
-        compute_infer=_mean(told["compute_infer"]),
-        compute_output=_mean(told["compute_output"]),
+        queue=_mean(both["queue"]),
+        compute_input=_mean(both["compute_input"]),
+        compute_infer=_mean(both["compute_infer"]),
+        compute_output=_mean(both["compute_output"]),
         mean_batch_size=mean or rows / max(1, executions),
         batch_sizes=in_batches,
     )
@@ -417,6 +417,6 @@ def _both(first: dict[str, Any], last: dict[str, Any], name: str) -> tuple[int, 
     return now["count"] - then["count"], (now["ns"] - then["ns"]) / 1e9
 
 
-def _mean(told: tuple[int, float]) -> float:
-    count, seconds = told
+def _mean(total: tuple[int, float]) -> float:
+    count, seconds = total
     return seconds / count if count else 0.0

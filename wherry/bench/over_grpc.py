@@ -101,18 +101,18 @@ class GrpcControl:
 
     def metadata(self, name: str, version: str) -> dict[str, Any]:
         """A model's metadata, as over HTTP."""
-        told = self.call("ModelMetadata", {"name": name, "version": version})
-        for tensor in (*told.get("inputs", ()), *told.get("outputs", ())):
+        answer = self.call("ModelMetadata", {"name": name, "version": version})
+        for tensor in (*answer.get("inputs", ()), *answer.get("outputs", ())):
             tensor["shape"] = [int(d) for d in tensor.get("shape", ())]
-        return {"inputs": [], "outputs": [], **told}
+        return {"inputs": [], "outputs": [], **answer}
 
     def streams(self, name: str, version: str) -> bool:
         """Whether a request of this model has any number of responses."""
         try:
-            told = self.call("ModelConfig", {"name": name, "version": version})["config"]
+            config = self.call("ModelConfig", {"name": name, "version": version})["config"]
         except (NotThere, KeyError):
             return False
-        return bool(told.get("model_transaction_policy", {}).get("decoupled"))
+        return bool(config.get("model_transaction_policy", {}).get("decoupled"))
 
     def model_names(self) -> list[str]:
         try:
@@ -124,8 +124,8 @@ class GrpcControl:
     def statistics(self, name: str, version: str) -> dict[str, Any] | None:
         """The model's statistics as over HTTP; None if they are not to be had."""
         try:
-            told = self.call("ModelStatistics", {"name": name, "version": version})
-            first = told["model_stats"][0]
+            answer = self.call("ModelStatistics", {"name": name, "version": version})
+            first = answer["model_stats"][0]
         except (Unreachable, NotThere, KeyError, IndexError):
             return None
         kinds = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
@@ -141,8 +141,8 @@ class GrpcControl:
         }
 
 
-def _duration(told: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {"count": 0, "ns": 0, **(told or {})}  # protobuf leaves zeros out
+def _duration(duration: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"count": 0, "ns": 0, **(duration or {})}  # protobuf leaves zeros out
 
 
 class GrpcConnection(LoadConnection):

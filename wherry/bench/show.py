@@ -215,22 +215,22 @@ class Display:
         began: float | None = None
         recent: list[float] = []
 
-        def tell(told: LoadProgress) -> None:
+        def tell(progress: LoadProgress) -> None:
             nonlocal began
             if self._live is None:
                 return
             now = time.perf_counter()
             if began is None:
-                if not (told.answered or told.in_flight):
+                if not (progress.answered or progress.in_flight):
                     return  # it connects
                 began, self._last = now - 0.25, (now - 0.25, 0)  # they tell every 0.25 s
             passed = now - self._last[0]
-            if passed < 0.2 or (told.answered == self._last[1] and passed < 1.0):
+            if passed < 0.2 or (progress.answered == self._last[1] and passed < 1.0):
                 return  # nothing new is known
-            rate = (told.answered - self._last[1]) / passed
-            self._last = (now, told.answered)
-            recent[:] = (recent + told.recent)[-2000:]
-            self._live.update(self._with(_line(plan, label, now - began, told, rate, recent)))
+            rate = (progress.answered - self._last[1]) / passed
+            self._last = (now, progress.answered)
+            recent[:] = (recent + progress.recent)[-2000:]
+            self._live.update(self._with(_line(plan, label, now - began, progress, rate, recent)))
             self._live.refresh()
 
         return tell
@@ -240,11 +240,11 @@ class Display:
         if self._live is not None:
             self._live.update(self._with(Text("")), refresh=True)
         elif not self._quiet:
-            told = point.figures
-            p95 = f", p95 {ms(told.latency.p95)} ms" if told.latency else ""
-            failed = f", {told.failed} failed" if told.failed else ""
+            figures, rate = point.figures, number(point.figures.requests_per_second)
+            p95 = f", p95 {ms(figures.latency.p95)} ms" if figures.latency else ""
+            failed = f", {figures.failed} failed" if figures.failed else ""
             self._console.print(
-                Text(f"{point.label}: {number(told.requests_per_second)} requests/s{p95}{failed}"),
+                Text(f"{point.label}: {rate} requests/s{p95}{failed}"),
                 soft_wrap=True,
             )
 
@@ -254,13 +254,13 @@ class Display:
 
 
 def _line(
-    plan: Plan, label: str, seconds: float, told: LoadProgress, rate: float, recent: list[float]
+    plan: Plan, label: str, seconds: float, progress: LoadProgress, rate: float, recent: list[float]
 ) -> Text:
     share = 0.0
     if plan.duration:
         share = seconds / plan.duration
     elif plan.requests:
-        share = told.answered / plan.requests
+        share = progress.answered / plan.requests
     bar = "━" * round(12 * min(1.0, share))
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{label or describe(plan.load)}  ", style="bold")
@@ -272,9 +272,9 @@ def _line(
         ordered = sorted(recent)
         p50, p95 = (ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.95))
         text.append(f"  p50 {ms(p50)}  p95 {ms(p95)} ms")
-    text.append(f"  in flight {told.in_flight}")
-    if told.failed:
-        text.append(f"  failed {told.failed:,}", style="bold red")
+    text.append(f"  in flight {progress.in_flight}")
+    if progress.failed:
+        text.append(f"  failed {progress.failed:,}", style="bold red")
     if plan.duration and seconds > plan.duration:
         text.append(f"  waiting for the last answers, at most {plan.timeout:g} s", style="dim")
     return text

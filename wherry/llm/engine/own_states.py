@@ -196,10 +196,10 @@ class StateRunner:
         try:
             own = self._whole(ids)
             places = self._places(ids[None])
-            given = self._net(input_ids=ids[None], **self._uncached, **places).logits[0]
+            placed = self._net(input_ids=ids[None], **self._uncached, **places).logits[0]
         except Exception:  # noqa: BLE001 - of any type: it takes other positions, or fails without
             return False
-        return not _near(given, own, tolerance)
+        return not _near(placed, own, tolerance)
 
     @torch.inference_mode()
     def _exact_way(self, name: str, tolerance: float, quantized: bool) -> Way:
@@ -268,10 +268,10 @@ class StateRunner:
     def _adds_tokens(self, sample: Tensor) -> bool:
         """Whether generate() gives the model more tokens than there are, such as XLM's mask."""
         try:
-            given = self._net.prepare_inputs_for_generation(sample[None])["input_ids"]
+            prepared = self._net.prepare_inputs_for_generation(sample[None])["input_ids"]
         except Exception:  # noqa: BLE001 - of any type: it wants more than tokens, as most do
             return False
-        return isinstance(given, Tensor) and given.shape[-1] > len(sample)
+        return isinstance(prepared, Tensor) and prepared.shape[-1] > len(sample)
 
     def _in_pieces(self, sample: Tensor, pieces: Sequence[int]) -> Tensor | None:
         """The logits of a text that is computed in these pieces; None without a cache."""
@@ -302,8 +302,8 @@ def load_states(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> 
 def most_positions(config: Any) -> int:
     """The longest context of a configuration, at most MOST_POSITIONS."""
     text = config.get_text_config()
-    said = (getattr(text, name, None) for name in (*POSITIONS, "seq_length"))
-    return next((min(n, MOST_POSITIONS) for n in said if type(n) is int and n > 0), MOST_POSITIONS)
+    found = (getattr(text, name, None) for name in (*POSITIONS, "seq_length"))
+    return next((min(n, MOST_POSITIONS) for n in found if type(n) is int and n > 0), MOST_POSITIONS)
 
 
 def _near(found: Tensor, expected: Tensor, tolerance: float) -> bool:

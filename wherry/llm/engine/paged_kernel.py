@@ -103,8 +103,8 @@ def join_parts(
 
 def splits_for(programs: int) -> int:
     """Parts of each context, so that about as many programs run as the GPU holds: a power of 2."""
-    wanted = -(-_PROGRAMS // programs)
-    return min(_SPLITS, 1 << (wanted - 1).bit_length())
+    splits = -(-_PROGRAMS // programs)
+    return min(_SPLITS, 1 << (splits - 1).bit_length())
 
 
 def attend(

@@ -161,8 +161,8 @@ def _filtered(
     top_k = on_device([s.sampling.top_k or vocabulary for s in sequences], device)
     top_p = on_device([s.sampling.top_p for s in sequences], device, torch.float)[:, None]
     min_p = on_device([s.sampling.min_p for s in sequences], device, torch.float)[:, None]
-    wanted = [s.sampling.top_k for s in sequences if 0 < s.sampling.top_k <= 8 * candidates]
-    count = min(vocabulary, max([candidates, *wanted]))
+    large = [s.sampling.top_k for s in sequences if 0 < s.sampling.top_k <= 8 * candidates]
+    count = min(vocabulary, max([candidates, *large]))
     values, tokens = logits.topk(count, -1)
     left = torch.arange(count, device=device) < top_k[:, None]
     left &= values >= values[:, :1] + min_p.log()
@@ -212,8 +212,8 @@ def _reports(looked_up: Many[Any], named: Many[Many[int]], counts: Many[int]) ->
     values, tokens, own = looked_up
     for row, (names, count) in enumerate(zip(named, counts, strict=True)):
         best = zip(tokens[row][:count], values[row][:count], strict=True)
-        wanted = dict(zip(names, own[row], strict=False)).items() if len(names) > 1 else best
-        yield Sampled(names[0], own[row][0], tuple(wanted))
+        reported = dict(zip(names, own[row], strict=False)).items() if len(names) > 1 else best
+        yield Sampled(names[0], own[row][0], tuple(reported))
 
 
 #: Some tokens of a row.

@@ -302,13 +302,13 @@ def bounded(model: str, sampling: Sampling, prompt_tokens: int = 0) -> Sampling:
     """The same if an answer may have as many log probabilities as it asks for; where its maximum
     of tokens is not set, or may be clipped, with that of which it may. InvalidRequest if it may
     not."""
-    told, each = 0, 0
+    fixed, each = 0, 0
     if sampling.prompt_logprobs is not None:
-        told = prompt_tokens * (1 + sampling.prompt_logprobs)
+        fixed = prompt_tokens * (1 + sampling.prompt_logprobs)
     if sampling.logprobs is not None:
         each = sampling.n * (1 + max(sampling.logprobs, len(sampling.logprob_token_ids)))
-        told += prompt_tokens * each if sampling.echo else 0
-    most = (MOST_LOGPROBS - told) // (each or 1)
+        fixed += prompt_tokens * each if sampling.echo else 0
+    most = (MOST_LOGPROBS - fixed) // (each or 1)
     free = sampling.max_tokens is None or sampling.clip_max_tokens
     if most < (1 if free or not each else sampling.max_tokens or 0):
         field = "logprobs" if each else "prompt_logprobs"

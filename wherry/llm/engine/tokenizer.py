@@ -21,23 +21,23 @@ def rendered(render: Callable[[Messages], str], messages: Sequence[Mapping[str, 
     If it refuses one in which the system speaks between two turns, as Claude Code has it, then
     of one that begins with all that the system says. Raises what the template does.
     """
-    given = [dict(message) for message in messages]
+    copied = [dict(message) for message in messages]
     try:
-        return render([dict(message) for message in given])
+        return render([dict(message) for message in copied])
     except TooManyTurns:
         raise
     except Exception:  # a template is a program: it may raise anything
-        if (moved := system_first(given)) is None:
+        if (moved := system_first(copied)) is None:
             raise
     return render(moved)
 
 
 def system_first(messages: Messages) -> Messages | None:
     """The conversation with what the system says in front; None: it is there already."""
-    said = [one for one in messages if one.get("role") == "system"]
-    if said == messages[: len(said)] and len(said) < 2:
+    system = [one for one in messages if one.get("role") == "system"]
+    if system == messages[: len(system)] and len(system) < 2:
         return None
-    texts = [text_of(one.get("content")) for one in said]
+    texts = [text_of(one.get("content")) for one in system]
     if not all(isinstance(text, str) for text in texts):
         return None
     others = [one for one in messages if one.get("role") != "system"]
@@ -115,13 +115,13 @@ class Tokenizer:
             )
             return cls(inner, most_tokens)
         except Exception as error:  # of any type, by what is in the files
-            said = brief(error)
+            why = brief(error)
             if not isinstance(error, ConfigError):
                 found = ", ".join(
                     filter(_is_tokenizer, sorted(one.name for one in folder.iterdir()))
                 )
-                said = f"{found or 'none of its files is there'}: {said}: {AGAIN}"
-            raise ConfigError(f"{folder.name}: its tokenizer cannot be read: {said}") from error
+                why = f"{found or 'none of its files is there'}: {why}: {AGAIN}"
+            raise ConfigError(f"{folder.name}: its tokenizer cannot be read: {why}") from error
 
     @property
     def end(self) -> int | None:

@@ -80,12 +80,12 @@ class VllmBackendModel(RepositoryModel, StepModel):
         """Inputs and outputs of the backend beside those that are there, and no batches: requests
         join and leave the engine by themselves."""
         engine_json(os.path.join(folder, version), config.name)
-        given = {one.name for one in config.input} | {one.name for one in config.output}
+        names = {one.name for one in config.input} | {one.name for one in config.output}
         return msgspec.structs.replace(
             config,
             max_batch_size=0,
-            input=[*config.input, *(one for one in INPUTS if one.name not in given)],
-            output=[*config.output, *(one for one in OUTPUTS if one.name not in given)],
+            input=[*config.input, *(one for one in INPUTS if one.name not in names)],
+            output=[*config.output, *(one for one in OUTPUTS if one.name not in names)],
             model_transaction_policy=TritonTransactionPolicy(decoupled=True),
         )
 
@@ -100,10 +100,10 @@ class VllmBackendModel(RepositoryModel, StepModel):
 
     def most_active(self, config: ModelConfig, device: Device) -> int:
         arguments = engine_json(self.version_folder, self.triton.name)
-        said = arguments.get("max_num_seqs", 64)
-        if type(said) is not int or said < 1:
-            raise self._wrong(f"max_num_seqs must be a whole number from 1 up, not {said!r}")
-        return said
+        count = arguments.get("max_num_seqs", 64)
+        if type(count) is not int or count < 1:
+            raise self._wrong(f"max_num_seqs must be a whole number from 1 up, not {count!r}")
+        return count
 
     def load(self, device: Device) -> None:
         self._engine = self._made()
@@ -213,9 +213,9 @@ class VllmRequest:
                 f"model {model!r}: exclude_input_in_output: false is not allowed when streaming",
                 field="exclude_input_in_output",
             )
-        said = _text(inputs, "sampling_parameters", model)
-        given = inputs.get("parameters") or {}
-        sampling = sampling_of(given if said is None else parameters_text(said, model), model)
+        text = _text(inputs, "sampling_parameters", model)
+        members = inputs.get("parameters") or {}
+        sampling = sampling_of(members if text is None else parameters_text(text, model), model)
         requested = [one.name for one in OUTPUTS if _flag(inputs, f"return_{one.name}")]
         if "cumulative_logprob" in requested and sampling.logprobs is None:
             sampling = msgspec.structs.replace(sampling, logprobs=0)

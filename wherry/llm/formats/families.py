@@ -242,10 +242,10 @@ def _muse_kind(header: str) -> tuple[Kind, str]:
     """Muse's: each message has a recipient, itself where it thinks."""
     found = re.search(r"to=([\w.-]+)", header)
     to = found[1] if found else "self"
-    said: Mapping[str, Kind] = {
+    kinds: Mapping[str, Kind] = {
         "self": "thoughts", "user": "text", "commentary": "text", "developer": "none"
     }  # fmt: skip
-    return said.get(to, "call"), ""
+    return kinds.get(to, "call"), ""
 
 
 def _inkling_kind(header: str) -> tuple[Kind, str]:

@@ -239,8 +239,8 @@ class ChatAnswer(OpenAIAnswer):
                 id = call.id or call_id(f"{self._named}/{index}", number, self._style.tools)
                 begun = CalledFunction(name=call.name, arguments="")
                 made.append(AnswerCall(id=id, type="function", function=copy(begun)))
-                told = AnswerCall(index=number, id=id, type="function", function=begun)
-                chunks.append(_chunk(index, tool_calls=[told]))
+                opening = AnswerCall(index=number, id=id, type="function", function=begun)
+                chunks.append(_chunk(index, tool_calls=[opening]))
             if call.arguments:
                 made[-1].function.arguments += call.arguments
                 piece = CalledFunction(arguments=call.arguments)

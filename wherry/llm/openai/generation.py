@@ -320,8 +320,8 @@ class Generation:
         if "messages" in inputs and "template" not in names:  # which renders them as they are
             inputs = {**inputs, "messages": in_texts(inputs["messages"])}
         for name in inputs.keys() - names:
-            if asked := inputs[name]:
-                field = next(iter(asked)) if name == "parameters" else name
+            if held := inputs[name]:
+                field = next(iter(held)) if name == "parameters" else name
                 raise BadField(
                     self._fields.named(field),
                     f"the model '{self._loaded.name}' does not support it",

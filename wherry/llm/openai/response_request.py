@@ -429,11 +429,11 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _thoughts(item: Mapping[str, Any], where: str) -> str:
     """What the model thought before what follows: in full, or else what is told of it."""
-    whole, told = (
+    whole, summary = (
         "" if item.get(name) is None else str(text_of(content_in(item[name], f"{where}.{name}")))
         for name in THOUGHTS
     )
-    return whole or told
+    return whole or summary
 
 
 def _named(name: str) -> NamedTool:

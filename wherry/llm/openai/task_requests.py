@@ -142,24 +142,24 @@ class EmbeddingRequest(FieldsBeside):
             if self.input is not None:
                 raise BadField("messages", "stands beside input: send one of the two")
             return ToRead(conversations=[in_texts(conversation(self.messages))])
-        given: Any = [self.input] if isinstance(self.input, str) else self.input
-        if given is None:
+        texts: Any = [self.input] if isinstance(self.input, str) else self.input
+        if texts is None:
             raise BadField("input", "is missing")
-        if not given:
+        if not texts:
             raise BadField("input", "is empty")
-        if all(isinstance(one, int) for one in given):
-            return ToRead(tokens=[given])
-        if len(given) > MOST_INPUTS:
-            problem = f"has {len(given)} texts or lists of tokens; send at most {MOST_INPUTS}"
+        if all(isinstance(one, int) for one in texts):
+            return ToRead(tokens=[texts])
+        if len(texts) > MOST_INPUTS:
+            problem = f"has {len(texts)} texts or lists of tokens; send at most {MOST_INPUTS}"
             raise BadField("input", problem)
-        if all(isinstance(one, str) for one in given):
-            return ToRead(given)
-        if not all(isinstance(one, list) for one in given):
+        if all(isinstance(one, str) for one in texts):
+            return ToRead(texts)
+        if not all(isinstance(one, list) for one in texts):
             raise BadField("input", "must hold texts, or tokens, or lists of tokens")
-        for place, one in enumerate(given):
+        for place, one in enumerate(texts):
             if not one:
                 raise BadField(f"input[{place}]", "is empty")
-        return ToRead(tokens=given)
+        return ToRead(tokens=texts)
 
 
 #: Pairs of texts of one request.

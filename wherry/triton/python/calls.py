@@ -329,8 +329,8 @@ class Calls:
             if what == "load":
                 config = files.pop("config", None)
                 named = {name.removeprefix("file:"): data for name, data in files.items()}
-                given = None if config is None else json.loads(config)
-                control.load(model, given, files=named or None)
+                changes = None if config is None else json.loads(config)
+                control.load(model, changes, files=named or None)
             else:
                 control.unload(model, dependents=bool(version))
         except WherryError as error:

@@ -311,23 +311,23 @@ class ModelRequests:
             return  # its client is gone, or had an error
         answers, instance = self._instance.answers, self._instance
         instance.busy_since = instance.busy_since and answers.now()  # progress
-        wanted = True
+        sends = True
         if decoded is not None:
             outcome = self._codec.answer(request, decoded)
             if isinstance(outcome, Failure):
                 answers.failed(request, outcome, instance.name)
-                wanted = False
+                sends = False
             elif self._codec.decoupled:
-                wanted = answers.respond(request, _response(request, outcome, final))
+                sends = answers.respond(request, _response(request, outcome, final))
             else:
                 self._open.forget(number)
                 answers.answer(request, _response(request, outcome, final))
                 return
         if final:
             self._open.forget(number)
-            if wanted:
+            if sends:
                 answers.answer(request, InferResponse({}, 0))
-        elif not wanted:
+        elif not sends:
             self._open.forget(number)
             self._worker.link.send(Plain(["cancel", number]))
 

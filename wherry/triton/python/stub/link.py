@@ -356,13 +356,13 @@ class Link:
         call = self._new_call()
 
         def build(tensors: Outgoing) -> list[Any]:
-            given = [
+            arguments = [
                 tensors.put(
                     clean(name), "", [], data.encode() if isinstance(data, str) else bytes(data)
                 )
                 for name, data in files.items()
             ]
-            return ["control", call.key, what, clean(model), clean(version), given]
+            return ["control", call.key, what, clean(model), clean(version), arguments]
 
         self.outbox.send_with_tensors(build, in_slab=False)
         return call.result()

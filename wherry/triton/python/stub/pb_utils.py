@@ -477,11 +477,11 @@ class InferenceRequest:
     # A request to this model
 
     @classmethod
-    def _received(cls, link: Any, wanted: list[Any], incoming: Any) -> InferenceRequest:
+    def _received(cls, link: Any, message: list[Any], incoming: Any) -> InferenceRequest:
         """A request of an execute message: its number, its tensors, and its details if it has
         any."""
         request = cls.__new__(cls)
-        key, inputs, *details = wanted
+        key, inputs, *details = message
         request._link, request._key = link, key
         request._model, request._names = link.model, link.output_names
         request._inputs = [Tensor._received(one, incoming) for one in inputs]
@@ -696,11 +696,11 @@ class ModelConfig:
         if policy is None:
             policy = self._model_config["model_transaction_policy"] = {}
         if "decoupled" in transaction_policy_dict:
-            wanted = bool(transaction_policy_dict["decoupled"])
-            if policy.setdefault("decoupled", wanted) != wanted:
+            decoupled = bool(transaction_policy_dict["decoupled"])
+            if policy.setdefault("decoupled", decoupled) != decoupled:
                 raise ValueError(
                     "trying to change decoupled property in auto-complete-config for model"
-                    f" '{self._name}', which is already set to '{not wanted}'."
+                    f" '{self._name}', which is already set to '{not decoupled}'."
                 )
 
     @property
@@ -711,8 +711,8 @@ class ModelConfig:
     def _where(self) -> str:
         return f"in auto-complete-config function for model '{self._name}'"
 
-    def _only(self, given: dict[str, Any], what: str, known: tuple[str, ...]) -> None:
-        for key in given:
+    def _only(self, members: dict[str, Any], what: str, known: tuple[str, ...]) -> None:
+        for key in members:
             if key not in known:
                 *others, last = [f"'{name}'" for name in known]
                 names = f"{', '.join(others)} and {last}" if others else last
@@ -736,10 +736,10 @@ class ModelConfig:
     def _agree(self, what: str, current: dict[str, Any], tensor: dict[str, Any]) -> None:
         """Complete a tensor of the configuration, which must not contradict the model's. One that
         is silent of `optional` does not."""
-        said = current.get("data_type") or "TYPE_INVALID"
-        if said not in ("TYPE_INVALID", tensor["data_type"]):
+        kind = current.get("data_type") or "TYPE_INVALID"
+        if kind not in ("TYPE_INVALID", tensor["data_type"]):
             raise ValueError(
-                f"unable to load model '{self._name}', configuration expects datatype {said} for"
+                f"unable to load model '{self._name}', configuration expects datatype {kind} for"
                 f" {what}, model provides {tensor['data_type']}"
             )
         dims = [int(dim) for dim in tensor["dims"]]
@@ -768,10 +768,10 @@ def get_model_dir() -> str:
 def load_model(model_name: str, config: str = "", files: Any = None) -> None:
     """Load a model of the server's repository; `config` and `files` as in its load request (JSON
     text; {"file:1/model.onnx": bytes}). Blocks; raises TritonModelException."""
-    given = dict(files or {})
+    content = dict(files or {})
     if config:
-        given["config"] = config
-    _the_server("load_model()").control("load", model_name, "", given)
+        content["config"] = config
+    _the_server("load_model()").control("load", model_name, "", content)
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:

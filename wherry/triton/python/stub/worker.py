@@ -405,8 +405,8 @@ class _WrongAnswer(Exception):
 
 
 def _completed(complete: Any, config: str, model: str) -> str:
-    given = pb_utils.ModelConfig(config)
-    returned = complete(given)
+    completed = pb_utils.ModelConfig(config)
+    returned = complete(completed)
     if not isinstance(returned, pb_utils.ModelConfig):
         raise TypeError(
             f"auto_complete_config function in model '{model}' must return a valid pb.ModelConfig"
