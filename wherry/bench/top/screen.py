@@ -180,7 +180,7 @@ def header(polled: numbers.Numbers, url: str, width: int) -> Lines:
         (up, ""),
         (f"{number(server.requests_in_flight)} in flight", ""),
         (f"{number(server.refused)} refused", "red" if server.refused else ""),
-        ("" if stall is None else f"loop late by {duration(stall)} at most",
+        ("" if stall is None else f"event loop stalls up to {duration(stall)}",
          "red" if (stall or 0) > 0.1 else ""),
     ]  # fmt: skip
     if (process := server.process) is not None:

@@ -79,7 +79,7 @@ def test_the_server_is_one_line_if_there_is_room() -> None:
     )  # fmt: skip
     assert shown(look, 300)[0] == (
         "wherry 0.1.0 at http://there  draining  up 60 s  7 in flight  2 refused"
-        "  loop late by 250 ms at most  process 12 % CPU, 50 MB  machine 50 % CPU, 4 GB of 8 GB"
+        "  event loop stalls up to 250 ms  process 12 % CPU, 50 MB  machine 50 % CPU, 4 GB of 8 GB"
         "  2 fronts, 8 connections  rates of the last 5 s"
     )
 
