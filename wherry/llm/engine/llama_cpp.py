@@ -278,7 +278,10 @@ class LlamaCpp(TextModel):
 
     def _form(self, requested: AnswerForm) -> dict[str, Any]:
         if requested.json_schema is not None or requested.json_object:
-            return {"json_schema": requested.json_schema or {"type": "object"}}
+            schema = requested.json_schema or {"type": "object"}
+            if problem := _invalid(schema):
+                raise self._refused(f"constraint: {problem}", "constraint")
+            return {"json_schema": schema}
         if requested.choice is not None:
             choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in requested.choice)
             return {"grammar": f"root ::= {choices}"}
@@ -299,6 +302,16 @@ class LlamaCpp(TextModel):
         if "exceeds the available context" in problem:
             return PromptTooLong(f"model {self._name!r}: {problem}", field=field)
         return self._refused(problem, field)
+
+
+def _invalid(schema: Mapping[str, Any]) -> str:
+    """Why llama.cpp cannot compile a schema, which it then leaves out of account; "" if it can."""
+    with suppress(ImportError):  # of another extra
+        from llguidance import LLMatcher
+
+        grammar = LLMatcher.grammar_from_json_schema(dict(schema))
+        return " ".join(str(LLMatcher.validate_grammar(grammar)).split())
+    return ""
 
 
 def _unsound(grammar: str) -> str:

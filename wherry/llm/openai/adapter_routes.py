@@ -71,8 +71,7 @@ def _route(
                 "adapters are loaded and unloaded by clients only in the model control mode"
                 " 'explicit': start the server with --model-control-mode explicit"
             )
-        added = adapter.lora_name if verb == "Load" else None
-        store = models.store(adapter.base_model_name, added)
+        store = models.store(adapter.base_model_name, adapter.lora_name if verb == "Load" else "")
 
         def tell(_: None) -> None:
             message = f"Success: LoRA adapter '{adapter.lora_name}' {done} successfully."

@@ -23,12 +23,9 @@ from wherry.llm.openai.reading import Alternatives, NotDone, Whole, json_in, nam
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 #: The parts that are texts, in whatever form of OpenAI's, and the member that has it.
-PARTS: Final = {
-    **dict.fromkeys(
-        ("text", "input_text", "output_text", "reasoning_text", "summary_text"), "text"
-    ),
-    "refusal": "refusal",
-}
+PARTS: Final = dict.fromkeys(
+    ("text", "input_text", "output_text", "reasoning_text", "summary_text"), "text"
+) | {"refusal": "refusal"}
 #: The roles whose messages may be without a content: that of an answer which was only thought, or
 #: that has called, is null, and so may be what a function gives.
 SILENT: Final = ("assistant", "tool", "function")
@@ -181,9 +178,6 @@ class AllowedTools(
 
     allowed_tools: SomeTools
 
-    def names(self) -> set[str]:
-        return {tool.function.name for tool in self.allowed_tools.tools}
-
 
 #: Fields that are variables of the chat template by the same name.
 VARIABLES: Final = (
@@ -335,7 +329,7 @@ class ChatRequest(Request):
         if choice == "none":
             return []
         if isinstance(choice, AllowedTools):
-            names = choice.names()
+            names = {tool.function.name for tool in choice.allowed_tools.tools}
             if unknown := names - {function.name for _, function in tools}:
                 listed = ", ".join(sorted(unknown))[:80]
                 raise BadField(

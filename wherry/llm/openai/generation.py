@@ -164,8 +164,7 @@ class OpenAIAnswer(ABC):
         """End the answer; return the last choices or events."""
 
     def stopped(self, indexes: Iterable[int]) -> list[Any]:
-        """End the choices that the model has not: a plain one says nothing at its end, and may
-        say nothing at all."""
+        """End the choices that the model has not: a plain one may say nothing at all."""
         left = [i for i in indexes if i not in self.choices or not self.choices[i].finish_reason]
         return [part for i in left for part in self.add(ChoiceDelta(i, "", "stop"))]
 

@@ -299,7 +299,7 @@ class AbleModels:
             able[name, any_of] = loaded
         return loaded
 
-    def store(self, name: str | None, added: str | None = None) -> VariantStore:
+    def store(self, name: str | None, added: str = "") -> VariantStore:
         """Where the variants of the model of this name are, or without one those of the only model
         that takes any. BadField if it takes none, or requests for `added` mean another already."""
         taking = {m.name: s for m in self._runtime.models() if (s := _store(m))}

@@ -409,13 +409,10 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind == "message":
         if item.get("role") not in ROLES[:4]:
             raise BadField(f"{where}.role", f"must be one of {', '.join(ROLES[:4])}")
-        return {
-            "role": item["role"],
-            "content": content_in(item.get("content"), f"{where}.content"),
-        }
+        content = content_in(item.get("content"), f"{where}.content")
+        return {"role": item["role"], "content": content}
     if kind == "function_call":
-        words = (_word(item, name, where) for name in ("name", "arguments", "call_id"))
-        name, arguments, id = words
+        name, arguments, id = (_word(item, n, where) for n in ("name", "arguments", "call_id"))
         name = flat_name(str(item.get("namespace") or ""), name)
         function = {"name": name, "arguments": arguments_in(arguments)}
         call = {"id": id, "type": "function", "function": function}

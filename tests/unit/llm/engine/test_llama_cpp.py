@@ -102,6 +102,23 @@ def test_what_it_cannot_do_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"type": "wizard"}, "Invalid type"),
+        ({"$ref": "#/nope"}, "does not exist"),
+        ({"type": "string", "pattern": "("}, "unclosed group"),
+    ],
+)
+@pytest.mark.parametrize("inputs", [{"prompt": "a"}, {"messages": HELLO}])
+def test_a_schema_that_it_would_not_follow_is_refused(
+    runtime: wherry.Runtime, schema: Any, problem: str, inputs: dict[str, Any]
+) -> None:
+    with pytest.raises(wherry.InvalidRequest, match=problem) as refused:
+        deltas(runtime, **inputs, parameters={"constraint": {"json_schema": schema}})
+    assert refused.value.field == "constraint"
+
+
+@pytest.mark.parametrize(
     ("grammar", "problem"),
     [
         ("root ::= (", "failed to parse grammar"),
