@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import wherry
-from wherry.core.instances.device_use import make_current, pinned
+from wherry.core.instances.device_use import GPU_LIBRARIES, make_current, pinned
 from wherry.core.instances.devices import may_use_gpus
 from wherry.core.instances.source import import_model, source_of
 from wherry.core.instances.thread import ThreadInstance
@@ -253,7 +253,7 @@ def echo(x: int) -> int:
 
 
 def test_auto_is_a_gpu_only_for_what_may_use_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("torch", "onnxruntime", "numba", "jax", "openvino", "xgboost", "lightgbm"):
+    for name in ("torch", *GPU_LIBRARIES):
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert may_use_gpus(OnDevice())
     assert not any(map(may_use_gpus, (echo, Anywhere(), Constructed())))

@@ -40,7 +40,7 @@ def test_the_page_is_html_and_loads_nothing_from_elsewhere() -> None:
     assert answer.content_type == "text/html; charset=utf-8"
     links = Links(answer.body.decode())
     assert [one for one in links.targets if not one.startswith("#")] == [
-        "data:,", "metrics", "v2/models/stats", "dashboard/numbers", "v2/models",
+        "data:,", "docs", "chat", "metrics", "v2/models/stats", "dashboard/numbers", "v2/models",
     ]  # fmt: skip
     # The name of SVG's elements, and where uPlot is from.
     named = re.findall(r"https?://[\w./]+", answer.body.decode())
