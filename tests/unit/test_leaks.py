@@ -1,5 +1,6 @@
 """The fixture that holds every test to leaving nothing behind: does it see what it must?"""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -23,6 +24,22 @@ def test_a_thread_that_still_runs_is_seen_by_its_name() -> None:
         may_end.set()
         thread.join()
     assert left_behind(before) == []
+
+
+def test_a_loops_own_threads_are_seen_once_however_many_they_become() -> None:
+    before = snapshot()
+    with asyncio.Runner() as runner:
+        runner.run(_in_threads(1))
+        extra = left_behind(before, grace=0)
+        assert "threads of event loops" in extra
+        runner.run(_in_threads(3))
+        assert left_behind(before, grace=0) == extra
+    assert left_behind(before) == []
+
+
+async def _in_threads(count: int) -> None:
+    together = threading.Barrier(count)
+    await asyncio.gather(*(asyncio.to_thread(together.wait, 10) for _ in range(count)))
 
 
 def test_a_pipe_that_stays_open_is_seen_with_both_ends() -> None:
