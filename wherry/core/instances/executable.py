@@ -73,7 +73,7 @@ class AsyncCalls:
             self._runner = asyncio.Runner()
         try:
             return self._runner.run(awaitable)
-        except BaseException:
+        except BaseException:  # also a SystemExit of another task, which leaves this one half done
             self._end(self._runner, awaitable)
             raise
 
