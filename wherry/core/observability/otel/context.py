@@ -191,7 +191,7 @@ def enter(span: TraceContext) -> None:
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry import context
 
-        context.attach(_context(span.headers()))
+        context.attach(sdk_context(span.headers()))
 
 
 @contextmanager
@@ -199,14 +199,14 @@ def current(headers: Mapping[str, str]) -> Iterator[None]:
     """Make the span that these headers are of the current one, and their baggage its."""
     from opentelemetry import context
 
-    token = context.attach(_context(headers))
+    token = context.attach(sdk_context(headers))
     try:
         yield
     finally:
         context.detach(token)
 
 
-def _context(headers: Mapping[str, str]) -> Context:
+def sdk_context(headers: Mapping[str, str]) -> Context:
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 

@@ -23,6 +23,7 @@ from wherry.core.observability.otel.context import (
     TraceContext,
     context_of,
     current,
+    enter,
     read_by_propagators,
 )
 from wherry.core.values.errors import ConfigError
@@ -173,15 +174,13 @@ class WorkerSpans:
         names = exporters_of(os.environ)
         if not names or own_provider() is not None:
             return
-        from opentelemetry import context, trace
-
-        from wherry.core.observability.otel.otlp import context_with
+        from opentelemetry import trace
 
         self._provider = provider_of(names)
         start(self._provider, names)
         trace.set_tracer_provider(self._provider)
         # A batch that is not traced has no spans: without this each would begin a trace of its own.
-        context.attach(context_with(TraceContext(1, 1, flags=0), is_remote=True))
+        enter(TraceContext(1, 1, flags=0))
 
     def run(self, headers: Mapping[str, str], call: Callable[..., None], *arguments: Any) -> None:
         self.set_up()

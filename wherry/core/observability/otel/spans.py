@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from opentelemetry.sdk.trace import Tracer
+from opentelemetry.sdk.trace import Event, ReadableSpan, Tracer
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags, TraceState
+from opentelemetry.trace.status import Status, StatusCode
 
-from wherry.core.observability.otel.context import SpanDraft
-from wherry.core.observability.otel.otlp import DraftedSpan, send_encoded
+from wherry.core.observability.otel.context import SpanDraft, TraceContext
 
 log = logging.getLogger("wherry")
 
@@ -25,6 +26,8 @@ log = logging.getLogger("wherry")
 PAUSE: Final = 0.1
 #: Drafts that wait, at most; more are dropped, and counted.
 MOST_WAITING: Final = 8192
+#: Links of one span, at most, as is the SDK's default.
+MOST_LINKS: Final = 128
 
 
 class SpanSink:
@@ -33,8 +36,7 @@ class SpanSink:
 
     def __init__(self, tracer: Tracer, version: str, clock: Callable[[], float]) -> None:
         self._tracer = tracer
-        self.resource = tracer.resource
-        self.scope = InstrumentationScope("wherry", version)
+        self._scope = InstrumentationScope("wherry", version)
         self._clock = clock
         self._waiting: deque[SpanDraft] = deque()
         #: Drafts that came while too many waited.
@@ -80,13 +82,42 @@ class SpanSink:
         dropped, self.dropped = self.dropped, 0
         if dropped:
             log.warning("spans dropped: too many at once", extra={"spans": dropped})
-        send_encoded()
         while True:
             try:
                 draft = self._waiting.popleft()
             except IndexError:  # another thread may have been at it, too
                 return
             try:
-                processor.on_end(DraftedSpan(draft, wall, self.resource, self.scope))
+                processor.on_end(self._readable(draft, wall))
             except Exception:  # of a processor of the program, or our own bug
                 log.exception("a span is lost")
+
+    def _readable(self, draft: SpanDraft, wall: int) -> ReadableSpan:
+        """`wall`: nanoseconds from the runtime's clock to the wall clock."""
+        parent, started = draft.parent, wall + int(draft.started * 1e9)
+        return ReadableSpan(
+            draft.name,
+            _span_context(draft.context),
+            None if parent is None else _span_context(parent, is_remote=draft.is_entry),
+            resource=self._tracer.resource,
+            attributes=draft.attributes,
+            events=[
+                Event(one.name, dict(one.attributes), wall + int(one.at * 1e9))
+                for one in draft.events
+            ],
+            links=[Link(_span_context(one)) for one in draft.links[:MOST_LINKS]],
+            kind=SpanKind[draft.kind.name],
+            status=_FINE if draft.error is None else Status(StatusCode.ERROR, draft.error),
+            start_time=started,
+            end_time=max(started, wall + int(draft.ended * 1e9)),
+            instrumentation_scope=self._scope,
+        )
+
+
+_FINE: Final = Status(StatusCode.UNSET)
+
+
+def _span_context(context: TraceContext, *, is_remote: bool = False) -> SpanContext:
+    state = TraceState.from_header([context.state]) if context.state else None
+    flags = TraceFlags(context.flags)
+    return SpanContext(context.trace_id, context.span_id, is_remote, flags, state)

@@ -19,6 +19,7 @@ from wherry.core.observability.otel.context import (
     TraceContext,
     context_of,
     current_context,
+    sdk_context,
 )
 
 if TYPE_CHECKING:
@@ -81,10 +82,8 @@ class TraceSampling:
         from opentelemetry import trace
         from opentelemetry.sdk.trace.sampling import Decision
 
-        from wherry.core.observability.otel.otlp import context_with
-
         trace_id = self._bits(128) or 1 if parent is None else parent.trace_id
-        parent_context = None if parent is None else context_with(parent, is_remote=True)
+        parent_context = None if parent is None else sdk_context(parent.headers())
         result = self._sampler.should_sample(
             parent_context, trace_id, name, trace.SpanKind.SERVER, attributes, ()
         )
