@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 from wherry.core.api import ConfigError
-from wherry.llm.formats.call_text import CallFormat, CallText, Parts
+from wherry.llm.formats.call_text import CallText, Parts
 from wherry.llm.formats.calls import Functions, MessagePart, ToolCall
 from wherry.llm.formats.chat_messages import MessagesText
 from wherry.llm.formats.families import (
@@ -68,9 +67,6 @@ class AnswerText:
                 opened=style.opened,
                 calls=calls.ends_thoughts if calls else (),
                 opens=calls.format.opens if calls and calls.format else (),
-                goes_on=partial(_goes_on, calls.format, functions)
-                if calls and calls.format
-                else None,
             )
 
     def feed(self, text: str) -> list[MessagePart]:
@@ -110,12 +106,6 @@ class AnswerText:
         return _message_parts(
             thoughts, self._calls.feed(text) if self._calls is not None else [text]
         )
-
-
-def _goes_on(format_: CallFormat, functions: Functions, text: str) -> bool:
-    calls = CallText(format_, functions)
-    calls.feed(text)
-    return calls.goes_on
 
 
 def _stretches(text: str) -> list[str]:

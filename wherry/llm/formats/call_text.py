@@ -98,11 +98,6 @@ class CallText:
         #: began without its mark.
         self._stray = tuple((mark, "") for mark in format_.dropped)
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether the text ends within a call that comes in pieces."""
-        return self._body is not None and self._pieces is not None and self._pieces.goes_on
-
     def feed(self, text: str) -> Parts:
         """Take more text; return what is certain now: text that may be shown, and calls."""
         return self._visible(self._split(text))

@@ -20,9 +20,9 @@ Strict = Mapping[str, Mapping[str, Any] | None]
 #: JSON with the blanks of `constraint.SPACES`.
 _JSON: Final = {"whitespace_flexible": True, "whitespace_pattern": r"[ \n]?"}
 #: What a template has besides literal text: a function's name, its arguments in JSON, an argument's
-#: name, a number, a call's id, whether a value is a text, and a type's name.
-_FIELDS: Final = re.compile(r"\{(name|arguments|key|n|id|string|type)\}")
-_KNOWN: Final = {"n": "DIGITS", "id": "/[A-Za-z0-9_-]{1,64}/", "type": "/[a-z]{1,16}/"}
+#: name, a number, a call's id, and whether a value is a text.
+_FIELDS: Final = re.compile(r"\{(name|arguments|key|n|id|string)\}")
+_KNOWN: Final = {"n": "DIGITS", "id": "/[A-Za-z0-9_-]{1,64}/"}
 _OPTIONAL: Final = {"[[": "(", "]]": ")?"}
 
 
@@ -143,14 +143,13 @@ def of_objects(
     bare: Sequence[str] = (),
     *,
     inline: bool = False,
-    keyed: bool = False,
     named: Sequence[str] = (),
 ) -> GrammarOf:
-    """Calls as `json_calls.of_objects` reads them. `keyed`: or objects whose only member is called
-    as the function; `named`: or calls as these templates have them."""
+    """Calls as `json_calls.of_objects` reads them. `named`: or calls as these templates have
+    them."""
 
     def write(writer: CallWriter) -> list[Opening]:
-        calls, several = _objects(writer, marks, keyed, named)
+        calls, several = _objects(writer, marks, named)
         object_ = rf'\{{\s*"(?:tool_)?name"\s*:\s*"(?:{writer.names})"\s*,'
         listed = rf"\[\s*{object_}"
         openings = between(writer, marks, calls, f"{object_}|{listed}")
@@ -163,9 +162,7 @@ def of_objects(
     return write
 
 
-def _objects(
-    writer: CallWriter, marks: Marks, keyed: bool, named: Sequence[str]
-) -> tuple[str, str]:
+def _objects(writer: CallWriter, marks: Marks, named: Sequence[str]) -> tuple[str, str]:
     """One object, a list, or several one after another, between them perhaps a mark again; and
     these without the list."""
     number = r'/"(id|type|index|tool_call_id)": ?("[^"\\\x00-\x1f]{0,64}"|0|[1-9][0-9]{0,5})/'
@@ -176,8 +173,6 @@ def _objects(
         called = writer.text(json.dumps(name, ensure_ascii=False))
         head = f'number{{0,3}} NAME SPACE? {called} SPACE? "," SPACE? number{{0,3}} ARGUMENTS'
         tail = f'(SPACE? "," SPACE? {number}){{0,2}}'
-        if keyed:
-            head, tail = f'{called} ":"', ""
         objects.append(f'"{{" SPACE? {head} SPACE? {arguments} {tail} SPACE? "}}"')
         fields = {"name": writer.text(name), "arguments": arguments}
         calls += [writer.filled(template, fields) for template in named]

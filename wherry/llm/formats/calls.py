@@ -101,10 +101,6 @@ class CallPieces(Protocol):
     #: How much of the text the calls take that it has begun; 0: it has begun none.
     at: int
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether a call has begun, and not ended."""
-
     def feed(self, text: str) -> list[ToolCall]:
         """Take more text; return what of calls is certain now."""
 
@@ -144,10 +140,6 @@ class JsonPieces:
         self._value: JsonText | None = None
         #: It reads no more.
         self._over = False
-
-    @property
-    def goes_on(self) -> bool:
-        return self._value is not None
 
     def feed(self, text: str) -> list[ToolCall]:
         made: list[ToolCall] = []

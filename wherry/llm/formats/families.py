@@ -30,7 +30,7 @@ from wherry.llm.formats.json_calls import (
     with_quotes,
 )
 from wherry.llm.formats.python_calls import end_of_python, of_python
-from wherry.llm.formats.tag_calls import SPACE, TagPieces, Tags, of_nested, values_in_tags
+from wherry.llm.formats.tag_calls import TagPieces, Tags, values_in_tags
 from wherry.llm.formats.thoughts import ThoughtFormat
 
 
@@ -77,14 +77,14 @@ def _tagged(
     argument: str,
     argument_end: str,
     *,
-    written: tuple[str, str],
+    written: tuple[str, str] | None = None,
     inline: str = "",
     orphan: str = "",
     otherwise: CallReader | None = None,
 ) -> CallFormat:
-    """Calls in tags; `written`: templates of what begins a call and an argument; `orphan` as of
-    `Tags`; `inline`: what begins a call where there are no marks around it; `otherwise` reads what
-    is between the marks and has no tags."""
+    """Calls in tags; `written`: templates of what begins a call and an argument, for a grammar;
+    `orphan` as of `Tags`; `inline`: what begins a call where there are no marks around it;
+    `otherwise` reads what is between the marks and has no tags."""
     tags = Tags(call, call_end, argument, argument_end, orphan)
     ends = [end for end in (argument_end, call_end) if end]
     return CallFormat(
@@ -99,7 +99,9 @@ def _tagged(
             TagTemplates(*written, argument_end, call_end),
             (marks,) if marks else (),
             re.escape(inline),
-        ),
+        )
+        if written
+        else None,
     )
 
 
@@ -281,15 +283,6 @@ _MUSE_MESSAGES: Final = MessageFormat(
     partial(TagPieces, _MUSE_TAGS),
     ("<|message|>",),
     "</atem:function_calls>",
-    call_writer.of_tags(
-        TagTemplates(
-            '<atem:invoke name="[[{name}.]]{name}">',
-            '<atem:parameter name="{key}">',
-            "</atem:parameter>",
-            "</atem:invoke>",
-        ),
-        (("<atem:function_calls>", "</atem:function_calls>"),),
-    ),
 )
 _INKLING_MESSAGES: Final = MessageFormat(
     ("<|message_model|>", "<|content_"),
@@ -302,7 +295,6 @@ _INKLING_MESSAGES: Final = MessageFormat(
         f"<|content_{kind}|>"
         for kind in ("thinking", "text", "invoke_tool_json", "invoke_tool_text", "tool_error")
     ),
-    grammar=call_writer.of_objects((("<|content_invoke_tool_json|>", "<|end_message|>"),)),
 )
 
 #: What is read where the template says nothing: Hermes' marks, or bare objects.
@@ -363,10 +355,6 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
                 r'<\|open\|>argument key="(?P<key>[^"]*)"(?: type="(?P<string>\w+)")?[^<]*'
                 r"<\|sep\|>",
                 "<|close|>argument<|sep|>",
-                written=(
-                    '<|open|>call tool="{name}" index="{n}"<|sep|>',
-                    '<|open|>argument key="{key}" type="{type}"<|sep|>',
-                ),
             ),
             dropped=(
                 "<|open|>response<|sep|>",
@@ -386,11 +374,6 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             r"<ifm\|arg_key>(?P<key>[^<]*)</ifm\|arg_key>\s*"
             r"(?:<ifm\|arg_type>(?P<string>[^<]*)</ifm\|arg_type>\s*)?<ifm\|arg_value>",
             "</ifm|arg_value>",
-            written=(
-                "<ifm|tool_call>{name}",
-                "<ifm|arg_key>{key}</ifm|arg_key>[[\n]][[<ifm|arg_type>{type}</ifm|arg_type>[[\n]]]]"
-                "<ifm|arg_value>",
-            ),
             otherwise=after_names(
                 r'<ifm\|tool_call>\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"arguments"\s*:',
                 r"\}\s*</ifm\|tool_call>",
@@ -459,12 +442,6 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         ),
         (("<steptml:invoke",),),
         (_wide("tool_call_begin"), _wide("tool_sep"), _wide("tool_call_end")),
-    ),
-    "minimax_m3": ToolFamily(
-        "MiniMax M3",
-        CallFormat(of_nested, ((f"{SPACE}<tool_call>", f"{SPACE}</tool_call>"),), values=None),
-        ((SPACE,),),
-        (SPACE,),
     ),
     "minimax_m2": ToolFamily(
         "MiniMax M2",
@@ -602,7 +579,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         replace(
             _json(("<|tools_prefix|>", "<|tools_suffix|>")),
             pieces=pieces_of(OBJECTS, NAMED_OBJECTS),
-            grammar=call_writer.of_objects((("<|tools_prefix|>", "<|tools_suffix|>"),), keyed=True),
+            grammar=None,
         ),
         (("<|tools_prefix|>",),),
     ),

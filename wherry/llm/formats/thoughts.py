@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 #: Blanks between a call's mark and the call, and before thoughts, at most.
 MOST_BLANKS: Final = 64
 MOST_BEFORE: Final = 1024
-#: Characters behind a call's mark, with it, after which a call that still goes on is meant.
-LONG_DRAFT: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,7 @@ class ThoughtText:
     that the answer begins with is left out. Thoughts that have no end are thoughts to the end, or
     to the first of `calls`: marks, each with its end, which begin calls if one of `opens` follows.
     Until it is known whether the thoughts go on to an end of their own, what comes behind such a
-    mark is kept: a call that a model only drafted is none. A call that is long is not a draft:
-    `goes_on` says whether a text is the beginning of one.
+    mark is kept: a call that a model only drafted is none.
     """
 
     def __init__(
@@ -53,10 +50,8 @@ class ThoughtText:
         opened: bool,
         calls: Sequence[tuple[str, str]] = (),
         opens: tuple[str, ...] = (),
-        goes_on: Callable[[str], bool] | None = None,
     ) -> None:
         self._format = format_
-        self._goes_on = goes_on
         self._held = ""
         #: Whether the text so far ends within the thoughts.
         self.thinking = opened
@@ -74,8 +69,6 @@ class ThoughtText:
         #: What has come since a call's mark, with it, and the last characters of that.
         self._draft: list[str] = []
         self._last = ""
-        #: How long it is.
-        self._drafted_length = 0
 
     def feed(self, text: str) -> tuple[str, str]:
         """Take more text; return what more is known of the thoughts, and of the answer."""
@@ -97,7 +90,7 @@ class ThoughtText:
                 text, self._after_mark = begun.removeprefix(mark), True
         thoughts = ""
         if self.thinking:
-            thoughts, text = self._drafted(text) if self._draft else self._think(text)
+            thoughts, text = self._end_of_draft(text) if self._draft else self._think(text)
         return thoughts, text if self.thinking else self._unblanked(text)
 
     def end(self) -> tuple[str, str]:
@@ -121,8 +114,8 @@ class ThoughtText:
                 return before, mark + after
             begun = text[found.end() : found.end() + MOST_BLANKS].lstrip()
             if begun.startswith(self._opens):
-                self._draft, self._last, self._drafted_length = [mark], "", len(mark)
-                thoughts, behind = self._drafted(after)
+                self._draft, self._last = [mark], ""
+                thoughts, behind = self._end_of_draft(after)
                 return before + thoughts, behind
             if len(after) < MOST_BLANKS and any(one.startswith(begun) for one in self._opens):
                 self._held = text[found.start() :]  # too short to tell
@@ -132,23 +125,9 @@ class ThoughtText:
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], ""
 
-    def _drafted(self, text: str) -> tuple[str, str]:
-        """As `_think`, behind a call's mark."""
-        room = LONG_DRAFT - self._drafted_length
-        if not 0 < room <= len(text):
-            return self._end_of_draft(text)
-        thoughts, after = self._end_of_draft(text[:room])
-        if not self._draft:
-            return thoughts, after + text[room:]
-        draft, more = "".join(self._draft), text[room:]
-        if self._goes_on is None or not self._goes_on(draft):
-            return self._end_of_draft(more)
-        self._draft, self.thinking = [], False
-        return "", draft + more
-
     def _end_of_draft(self, text: str) -> tuple[str, str]:
+        """As `_think`, behind a call's mark."""
         self._draft.append(text)
-        self._drafted_length += len(text)
         near = self._last + text
         self._last = near[max(0, len(near) - self._longest + 1) :]
         if not self._end.search(near):

@@ -22,7 +22,6 @@ from wherry.llm.formats.families import (
 )
 
 B = "\uff5c"
-M3 = "]<]minimax[>["
 WEATHER = {
     "type": "object",
     "properties": {
@@ -187,12 +186,6 @@ EXAMPLES = {
     ),
     "dots: json": (f"<dots_function_call>[{OBJECT}]</dots_function_call>", [PARIS]),
     "ernie45": (f"<tool_call>\n{OBJECT}\n</tool_call>\n", [PARIS]),
-    "minimax_m3": (
-        f'{M3}<tool_call>\n{M3}<invoke name="get_weather">{M3}<city>Paris{M3}</city>'
-        f'{M3}<days>3{M3}</days>{M3}</invoke>\n{M3}<invoke name="get_time">{M3}</invoke>\n'
-        f"{M3}</tool_call>",
-        [PARIS, TIME],
-    ),
     "minicpm5": (
         '<function name="get_weather"><param name="city"><![CDATA[Paris]]></param>'
         '<param name="days">3</param></function>\n<function name="get_time"></function>',
@@ -520,33 +513,6 @@ def test_other_values_in_tags_are_json_if_they_are(name: str, value: str, argume
 
 
 @pytest.mark.parametrize(
-    ("members", "arguments"),
-    [
-        ("<city>12{0}</city>", {"city": "12"}),
-        ("<places>{0}<item>a{0}</item>{0}<item>2{0}</item>{0}</places>", {"places": ["a", 2]}),
-        ("<places>{0}</places>", {"places": []}),
-        ("<x>{0}<a>1{0}</a>{0}<b>{0}<c>t{0}</c>{0}</b>{0}</x>", {"x": {"a": 1, "b": {"c": "t"}}}),
-        ("<x>{0}<a>1{0}</a>{0}<a>2{0}</a>{0}</x>", {"x": {"a": [1, 2]}}),
-        ("<x>{0}<item>1{0}</item>{0}</x>", {"x": [1]}),
-        ("<city>a</city> <b>{0}</city>", {"city": "a</city> <b>"}),
-    ],
-)
-def test_values_in_nested_tags_are_objects_and_lists(
-    members: str, arguments: dict[str, object]
-) -> None:
-    inner = f'<invoke name="get_weather">{M3}{members.format(M3)}{M3}</invoke>'
-    text = f"{M3}<tool_call>{M3}{inner}{M3}</tool_call>"
-    assert called(read(AnswerStyle("minimax_m3"), text)) == [("get_weather", arguments)]
-
-
-@pytest.mark.parametrize("members", ["<x>" + M3, "<x>{0}</y>{0}", ("<x>" + M3) * 9_000])
-def test_nested_tags_that_do_not_fit_are_shown(members: str) -> None:
-    text = f'{M3}<tool_call>{M3}<invoke name="get_time">{M3}{members}</invoke>{M3}</tool_call>'
-    said = read(AnswerStyle("minimax_m3"), text)
-    assert (said.calls, said.text) == ([], text)
-
-
-@pytest.mark.parametrize(
     "text",
     [
         "[get_weather('Paris')]",
@@ -707,7 +673,6 @@ def test_arguments_are_the_model_s_own_json() -> None:
 WHOLE = {
     "k2_horizon: json",
     "dots: json",
-    "minimax_m3",
     "lfm2",
     "functiongemma",
     "gemma4",

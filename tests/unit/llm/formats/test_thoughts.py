@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.llm.formats.test_families import EXAMPLES, FUNCTIONS, TIME, called, read, style_of
 from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
 from wherry.llm.formats.families import TOOL_FAMILIES
-from wherry.llm.formats.thoughts import LONG_DRAFT, ThoughtFormat, ThoughtText
+from wherry.llm.formats.thoughts import ThoughtFormat, ThoughtText
 
 THINK = ThoughtFormat("<think>", "</think>")
 CALL = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
@@ -93,64 +93,6 @@ def test_thoughts_end_at_the_same_place_however_they_are_cut(
 ) -> None:
     text = "".join(parts)
     style = AnswerStyle("hermes", "think", opened=opened)
-    pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    assert read(style, *pieces, cut=cut) == read(style, text, cut=cut)
-
-
-LONG = f'<tool_call>{{"name": "get_time", "arguments": {{"a": "{"x" * 1500}"}}}}</tool_call>'
-TAGGED = {
-    "hermes": LONG,
-    "qwen3_coder": f"<tool_call>\n<function=get_time>\n<parameter=a>{'x' * 1500}</parameter>\n"
-    "</function>\n</tool_call>",
-    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_time:0"
-    f'<|tool_call_argument_begin|>{{"a": "{"x" * 1500}"}}<|tool_call_end|>'
-    "<|tool_calls_section_end|>",
-}
-
-
-@pytest.mark.parametrize("family", TAGGED)
-def test_a_long_call_ends_thoughts_while_it_is_written(family: str) -> None:
-    text = f"Hm. {TAGGED[family]}"
-    reader = AnswerText(AnswerStyle(family, "think", opened=True), FUNCTIONS)
-    said = reader.feed(text[: LONG_DRAFT - 2])
-    assert ("".join(one.thoughts for one in said), [one for one in said if one.calls]) == (
-        "Hm. ",
-        [],
-    )
-    said = reader.feed(text[LONG_DRAFT - 2 : LONG_DRAFT + 100])
-    assert next(call.name for one in said for call in one.calls) == "get_time"
-    said = [*reader.feed(text[LONG_DRAFT + 100 :]), *reader.end()]
-    assert not any(one.text.strip() or one.thoughts for one in said)
-
-
-@pytest.mark.parametrize(
-    "thoughts",
-    [
-        f"I may write {CALL}, {'and so on ' * 200}",
-        f"<tool_call>{{ begins one. {'and so on ' * 200}",
-        f'<tool_call>{{"name": "get_rich", "arguments": {{"a": "{"x" * 1500}"',
-        f"{LONG[:900]} and so on",
-    ],
-)
-def test_a_draft_that_is_no_long_call_stays_in_the_thoughts(thoughts: str) -> None:
-    for pieces in ([f"{thoughts}</think>Well."], list(f"{thoughts}</think>Well.")):
-        said = read(AnswerStyle("hermes", "think", opened=True), *pieces)
-        assert (said.thoughts, said.text, said.calls) == (thoughts, "Well.", [])
-
-
-@given(
-    st.lists(
-        st.sampled_from([LONG, CALL, "</think>", "x" * 700, LONG[:800], LONG[:1100], " "]),
-        max_size=5,
-    ),
-    st.integers(1, 1600),
-    st.booleans(),
-)
-def test_a_long_call_ends_thoughts_however_they_are_cut(
-    parts: list[str], size: int, cut: bool
-) -> None:
-    text = "".join(parts)
-    style = AnswerStyle("hermes", "think", opened=True)
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     assert read(style, *pieces, cut=cut) == read(style, text, cut=cut)
 
