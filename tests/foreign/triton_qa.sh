@@ -25,7 +25,6 @@ models() {
     generate gen_qa_models.py qa_variable_model_repository "${both[@]}" --variable
     generate gen_qa_identity_models.py qa_identity_model_repository "${both[@]}"
     generate gen_qa_reshape_models.py qa_reshape_model_repository "${both[@]}" --variable
-    generate gen_qa_ragged_models.py qa_ragged_model_repository "${onnx[@]}"
     generate gen_qa_sequence_models.py qa_sequence_model_repository "${both[@]}"
     generate gen_qa_sequence_models.py qa_variable_sequence_model_repository "${both[@]}" --variable
     generate gen_qa_implicit_models.py qa_sequence_implicit_model_repository "${both[@]}"

@@ -157,8 +157,6 @@ class Model(SettingAttributes):
     output_labels: Mapping[str, Sequence[str]] = {}
     #: Metrics that the model itself defines, over all its instances.
     custom_metrics: CustomMetrics | None = None
-    #: Upper bounds, in milliseconds, of Triton's histogram of the time to a first response.
-    first_response_buckets: Sequence[float] = (100, 500, 2000, 5000)
     #: Whether the model's code may call other models, which must then be unloaded after it.
     calls_others: bool = False
     #: Whether it consists of other models of a repository, as its configuration says.

@@ -38,6 +38,9 @@ from wherry.core.scheduler.self_tuning_batcher import SelfTuningBatcher
 from wherry.core.scheduler.sequence_batcher import SequenceBatcher
 from wherry.core.values.errors import ConfigError
 
+#: Upper bounds of Triton's histogram of the time to a first response, in milliseconds.
+_FIRST_RESPONSE_MS = (100, 500, 2000, 5000)
+
 
 class Builder:
     """Makes LoadedModels for one runtime, of what they share: devices, resources, timer, cache."""
@@ -71,11 +74,11 @@ class Builder:
 
     def time_first_responses(self, loaded: Iterable[LoadedModel]) -> None:
         """Have these models, and those that are built from now on, count how long their first
-        responses take, in their own buckets."""
+        responses take."""
         self._times_first_responses = True
         for one in loaded:
             counted = one.statistics.first_response_seconds
-            counted.in_ms = counted.in_ms or _first_responses(one.model)
+            counted.in_ms = counted.in_ms or Histogram(_FIRST_RESPONSE_MS)
 
     def build(self, model: Model, overrides: Mapping[str, Any]) -> LoadedModel:
         """A model, or a class of one, with `overrides` over all its settings. Nothing of it is
@@ -166,7 +169,7 @@ class Builder:
     def _statistics(self, model: Model) -> ModelStatistics:
         counted = ModelStatistics()
         if self._times_first_responses:
-            counted.first_response_seconds.in_ms = _first_responses(model)
+            counted.first_response_seconds.in_ms = Histogram(_FIRST_RESPONSE_MS)
         return counted
 
     def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Any]]:
@@ -230,10 +233,6 @@ class Builder:
 
     def _isolation_of(self, config: ModelConfig) -> str:
         return self._isolation if config.isolation == "auto" else config.isolation
-
-
-def _first_responses(model: Model) -> Histogram:
-    return Histogram(model.first_response_buckets)
 
 
 def _in_thread(name: str, device: Device, model: Model, config: ModelConfig) -> Any:

@@ -1,15 +1,12 @@
-"""How does a forest of decision trees (XGBoost, LightGBM, scikit-learn, Treelite) of a repository
-run?
+"""How does a forest of decision trees (XGBoost, LightGBM, Treelite) of a repository run?
 
 As Triton's FIL backend has it, by Treelite on the CPU, in threads that share one forest: it
-releases the GIL, and one row takes some 30 us. A pickle is code: one of scikit-learn is read only
-if the model's own config.pbtxt says ALLOW_PICKLE.
+releases the GIL, and one row takes some 30 us.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import re
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -25,6 +22,7 @@ from wherry.triton.backends.shared import (
     parameter_number,
     parameter_text,
     parameter_truth,
+    version_file,
     with_batching,
 )
 from wherry.triton.repository.triton_config import (
@@ -40,18 +38,12 @@ FILES: Final = {
     "xgboost": "xgboost.model",
     "lightgbm": "model.txt",
     "treelite_checkpoint": "checkpoint.tl",
-    "sklearn": "model.pkl",
 }
 #: The model_type of a file whose configuration says none, by the end of its name.
-_BY_SUFFIX: Final = {os.path.splitext(name)[1]: kind for kind, name in FILES.items()} | {
-    ".joblib": "sklearn",
-    ".pickle": "sklearn",
-}
+_BY_SUFFIX: Final = {os.path.splitext(name)[1]: kind for kind, name in FILES.items()}
 
 #: A row costs little, so that many may go together.
 DEFAULT_MAX_BATCH_SIZE: Final = 1024
-
-_NOT_DONE: Final = "treeshap_output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +157,9 @@ class Forest:
     def read(cls, folder: str, config: TritonConfig) -> Forest:
         """The forest in a version's folder. ConfigError if there is none that can be read."""
         kind, path = model_file(folder, config)
-        if kind == "sklearn" and not parameter_truth(config, "ALLOW_PICKLE"):
-            raise ConfigError(
-                f"model {config.name!r}: {os.path.basename(path)} is a pickle, and reading one runs"
-                " its code: save the model as treelite.sklearn.import_model(model)"
-                '.serialize("checkpoint.tl"), or say parameters { key: "ALLOW_PICKLE" value {'
-                ' string_value: "true" } }'
-            )
         treelite = library("treelite", config.name, "'wherry[fil]'")
         try:
             return cls(treelite, _read(treelite, kind, path, config))
-        except ConfigError:
-            raise
         except Exception as error:  # of any type, by what is in the file
             why = re.sub(r"\[[\d:]+\] \S+:\d+: ", "", str(error)).partition("\n")[0]
             raise ConfigError(
@@ -199,21 +182,15 @@ def model_file(folder: str, config: TritonConfig) -> tuple[str, str]:
             f"model {config.name!r}: parameter 'model_type' must be one of {', '.join(FILES)}, not"
             f" {kind!r}"
         )
-    names = [config.default_model_filename] if config.default_model_filename else []
-    names = names or ([FILES[kind]] if kind else [*FILES.values(), "model.joblib"])
-    for name in names:
-        path = os.path.join(folder, name)
-        if os.path.isfile(path):
-            found = kind or _BY_SUFFIX.get(os.path.splitext(name)[1])
-            if found is None:
-                raise ConfigError(
-                    f"model {config.name!r}: the end of {name!r} says no kind of model: set the"
-                    f" parameter 'model_type' to one of {', '.join(FILES)}"
-                )
-            return found, path
-    raise ConfigError(
-        f"model {config.name!r}: version {os.path.basename(folder)} has no {' or '.join(names)}"
-    )
+    path = version_file(folder, config, [FILES[kind]] if kind else [*FILES.values()])
+    found = kind or _BY_SUFFIX.get(os.path.splitext(path)[1])
+    if found is None:
+        raise ConfigError(
+            f"model {config.name!r}: the end of {os.path.basename(path)!r} says no kind of model:"
+            f" set the parameter 'model_type' to one of {', '.join(FILES)}; for scikit-learn save"
+            ' treelite.sklearn.import_model(model).serialize("checkpoint.tl")'
+        )
+    return found, path
 
 
 def _read(treelite: Any, kind: str, path: str, config: TritonConfig) -> Any:
@@ -229,15 +206,7 @@ def _read(treelite: Any, kind: str, path: str, config: TritonConfig) -> Any:
             return treelite.frontend.load_xgboost_model_legacy_binary(path)
     if kind == "lightgbm":
         return treelite.frontend.load_lightgbm_model(path)
-    if kind == "treelite_checkpoint":
-        return treelite.Model.deserialize(path)
-    library("sklearn", config.name, "scikit-learn")
-    if path.endswith(".joblib"):
-        estimator = library("joblib", config.name, "joblib").load(path)
-    else:
-        with open(path, "rb") as file:
-            estimator = pickle.load(file)
-    return treelite.sklearn.import_model(estimator)
+    return treelite.Model.deserialize(path)
 
 
 def complete(config: TritonConfig, forest: Forest) -> TritonConfig:
@@ -279,10 +248,6 @@ def complete(config: TritonConfig, forest: Forest) -> TritonConfig:
 def _check_sides(where: str, config: TritonConfig) -> None:
     """Raise ConfigError unless there are one input and one output."""
     for side, tensors in (("input", config.input), ("output", config.output)):
-        if any(tensor.name == _NOT_DONE for tensor in tensors):
-            raise ConfigError(
-                f"{where}: {side} {_NOT_DONE!r}: Shapley values are not computed here; use a"
-                " model.py with the library's own explainer"
-            )
         if len(tensors) != 1:
-            raise ConfigError(f"{where}: trees have one {side}, not {len(tensors)}")
+            shap = "; for treeshap_output write a model.py with the library's own explainer"
+            raise ConfigError(f"{where}: trees have one {side}, not {len(tensors)}{shap}")

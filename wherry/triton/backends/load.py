@@ -20,7 +20,7 @@ from wherry.triton.repository.layout import is_name
 from wherry.triton.repository.normalise import is_ensemble
 from wherry.triton.repository.schema import BadConfig, is_blank, unfilled
 from wherry.triton.repository.triton_config import TritonConfig
-from wherry.triton.repository.validate import mismatches, problems_of
+from wherry.triton.repository.validate import problems_of
 
 log = logging.getLogger("wherry")
 
@@ -105,8 +105,6 @@ def backend_for(
     what its backend has for that. Blocks: completing may read the model's file or run its code in a
     process. ConfigError says what is wrong.
     """
-    if wrong := list(mismatches(folder, config)):
-        raise BadConfig(f"{config.name}: {problem}" for problem in wrong)
     backend = backend_name(config, os.path.join(folder, version))
     program = _program(backend, backend_directory)
     cls = _imported("python" if program else backend, config.name)

@@ -3,33 +3,23 @@
 In threads that share one session for each device: ONNX Runtime releases the GIL while it computes
 and is thread-safe, so one copy of the weights serves all instances. An operator uses one thread
 unless configured otherwise: instances fill the cores, at about half the CPU time for each row.
-
-Rows of different shapes (`allow_ragged_batch`) are concatenated in one dimension. `batch_input`:
-generated tensors that say where each row ends. `batch_output`: a flat output, split like the rows
-of an input. A row counts as one item, whether it came alone or in a larger request.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
 
 from wherry.core.api import (
     Array,
-    BadModelOutput,
     Column,
     Columns,
     ConfigError,
     Device,
-    Form,
     InvalidRequest,
-    Signature,
     cpu_instead,
 )
 from wherry.triton.backends import shared
@@ -37,12 +27,11 @@ from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.backends.shared import (
     FileTensor,
     Shared,
-    from_model,
+    called_with,
     library,
     parameter_whole,
-    to_model,
+    version_file,
 )
-from wherry.triton.repository.mapping import datatype_of
 from wherry.triton.repository.normalise import inside
 from wherry.triton.repository.triton_config import (
     TritonConfig,
@@ -50,91 +39,6 @@ from wherry.triton.repository.triton_config import (
     TritonInput,
     TritonOutput,
 )
-
-Shapes = Sequence[tuple[int, ...]]
-
-
-def ragged_inputs(config: TritonConfig) -> set[str]:
-    """The names of inputs whose rows arrive as a list of arrays."""
-    return {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
-
-
-def made_inputs(config: TritonConfig) -> set[str]:
-    """The names of the inputs that the server generates from others."""
-    return {name for one in config.batch_input for name in one.target_name}
-
-
-def scattered_outputs(config: TritonConfig) -> dict[str, str]:
-    """The outputs that are split like an input's rows, with that input."""
-    return {name: one.source_input[0] for one in config.batch_output for name in one.target_name}
-
-
-def check_ragged(config: TritonConfig) -> None:
-    """Raise ConfigError if a source is not a ragged input of the model."""
-    ragged = ragged_inputs(config)
-    sources = [(f"batch_input[{i}]", one.source_input) for i, one in enumerate(config.batch_input)]
-    sources += [
-        (f"batch_output[{i}]", one.source_input) for i, one in enumerate(config.batch_output)
-    ]
-    for place, names in sources:
-        if len(names) != 1 or names[0] not in ragged:
-            raise ConfigError(
-                f"model {config.name!r}: {place}.source_input must be one input that has"
-                f" allow_ragged_batch, not {names}"
-            )
-
-
-def joined(column: Column) -> Array:
-    rows = cast(Sequence[Array], column)
-    return np.concatenate([row.ravel() for row in rows])
-
-
-def shapes_of(columns: Columns, names: set[str]) -> dict[str, Shapes]:
-    return {
-        name: [row.shape for row in cast(Sequence[Array], columns[name])]
-        for name in names
-        if name in columns
-    }
-
-
-def batch_inputs(config: TritonConfig, shapes: Mapping[str, Shapes]) -> Iterator[tuple[str, Array]]:
-    """The generated input tensors by name."""
-    for one in config.batch_input:
-        source = shapes.get(one.source_input[0])
-        if source is None:
-            continue  # an optional input that was not sent
-        values = _MADE[one.kind](source)
-        array = np.asarray(values, datatype_of(one.data_type).dtype)
-        for name in one.target_name:
-            yield name, array
-
-
-def scattered(result: Array, shapes: Shapes, output: str, model: str) -> list[Array]:
-    """Split a flat output into rows of these shapes."""
-    ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
-    flat = result.ravel()
-    if len(flat) != ends[-1]:
-        raise BadModelOutput(
-            f"model {model!r}: output {output!r} has {len(flat)} elements; the rows of the input"
-            f" that it is cut like have {ends[-1]}"
-        )
-    pieces = np.split(flat, ends[:-1])
-    return [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
-
-
-def _counts(shapes: Shapes) -> list[int]:
-    return [math.prod(shape) for shape in shapes]
-
-
-_MADE: Final[dict[str, Callable[[Shapes], object]]] = {
-    "BATCH_ELEMENT_COUNT": _counts,
-    "BATCH_ACCUMULATED_ELEMENT_COUNT": lambda s: list(itertools.accumulate(_counts(s))),
-    "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": lambda s: [0, *itertools.accumulate(_counts(s))],
-    "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE": lambda s: np.zeros(max(_counts(s))),
-    "BATCH_ITEM_SHAPE": list,
-    "BATCH_ITEM_SHAPE_FLATTEN": lambda s: [size for shape in s for size in shape],
-}
-
 
 FILE: Final = "model.onnx"
 
@@ -165,7 +69,6 @@ class OnnxModel(RepositoryModel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._session: Shared[Any] = Shared()
-        self._ragged = ragged_inputs(self.triton)
 
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
@@ -191,42 +94,21 @@ class OnnxModel(RepositoryModel):
     def unload(self) -> None:
         self._session.give_back()
 
-    def signature(self, name: str = "") -> Signature:
-        """The signature. Rows of an output that is split like an input have different shapes."""
-        signature = super().signature(name)
-        cut = scattered_outputs(self.triton)
-        outputs = [
-            replace(spec, form=Form.ARRAYS) if spec.name in cut else spec
-            for spec in signature.outputs
-        ]
-        return replace(signature, outputs=tuple(outputs))
-
     def execute(self, **columns: Column) -> Columns:
         batched = self.triton.max_batch_size > 0
-        shapes = shapes_of(columns, self._ragged)
-        feeds = {
-            tensor.name: joined(columns[tensor.name])
-            if tensor.name in shapes
-            else _texts(to_model(columns[tensor.name], tensor, batched))
-            for tensor in self.inside.input
-            if tensor.name in columns
-        }
-        feeds.update(batch_inputs(self.triton, shapes))
+        return called_with(self._run, columns, self.inside, batched=batched)
+
+    def _run(self, arrays: dict[str, Array]) -> list[Array]:
+        feeds = {name: _texts(array) for name, array in arrays.items()}
         names = [tensor.name for tensor in self.inside.output]
         try:
-            results = self._session.value.run(names, feeds)
+            results: list[Array] = self._session.value.run(names, feeds)
         except Exception as error:  # its errors have no base class of their own
             if type(error).__name__ != "InvalidArgument":
                 raise
             # The inputs' shapes contradict each other, which is the caller's mistake.
             raise InvalidRequest(f"model {self.triton.name!r}: {error}") from None
-        model, cut = self.triton.name, scattered_outputs(self.triton)
-        return {
-            tensor.name: scattered(result, shapes[cut[tensor.name]], tensor.name, model)
-            if tensor.name in cut
-            else from_model(result, tensor, batched, model)
-            for tensor, result in zip(self.inside.output, results, strict=True)
-        }
+        return results
 
     def _open(self, device: Device) -> Any:
         path = model_file(self.folder, self.version, self.triton)
@@ -242,15 +124,12 @@ class OnnxModel(RepositoryModel):
 
 def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:
     """`config` completed by ONNX Runtime's descriptions of the file's inputs and outputs."""
-    check_ragged(config)
-    made = made_inputs(config)
     inputs = _of_callers(inputs, inside(config).input, config.input)
     outputs = _of_callers(outputs, inside(config).output, config.output)
     return shared.complete(
         config,
-        [_tensor(config.name, tensor) for tensor in inputs if tensor.name not in made],
+        [_tensor(config.name, tensor) for tensor in inputs],
         [_tensor(config.name, tensor) for tensor in outputs],
-        flat=ragged_inputs(config) | set(scattered_outputs(config)),
     )
 
 
@@ -276,15 +155,9 @@ def _tensor(model: str, tensor: Any) -> FileTensor:
 
 
 def model_file(folder: str, version: str, config: TritonConfig) -> str:
-    """The path of a version's file, or of the folder with a file and its external weights."""
-    path = os.path.join(folder, version, config.default_model_filename or FILE)
-    if os.path.isdir(path):
-        path = os.path.join(path, FILE)
-    if not os.path.isfile(path):
-        raise ConfigError(
-            f"model {config.name!r}: version {version} has no {os.path.basename(path)}"
-        )
-    return path
+    """The path of a version's file, which may lie in a folder beside its external weights."""
+    path = version_file(os.path.join(folder, version), config, [FILE])
+    return os.path.join(path, FILE) if os.path.isdir(path) else path
 
 
 def session_options(config: TritonConfig) -> Any:

@@ -24,6 +24,7 @@ from wherry.triton.backends.shared import (
     library,
     parameter_text,
     parameter_truth,
+    version_file,
     with_batching,
 )
 from wherry.triton.repository.triton_config import (
@@ -120,7 +121,7 @@ def _read(folder: str, config: TritonConfig) -> tuple[Any, Any]:
     # Without this package its import sends nothing to anyone, and starts no thread for that.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     openvino = library("openvino", config.name, "'wherry[openvino]'")
-    path = model_file(folder, config)
+    path = version_file(folder, config, FILES)
     core = openvino.Core()
     if (extension := parameter_text(config, "CPU_EXTENSION_PATH")) is not None:
         core.add_extension(extension)
@@ -134,17 +135,6 @@ def _read(folder: str, config: TritonConfig) -> tuple[Any, Any]:
             f"model {config.name!r}: {os.path.basename(path)} cannot be loaded: {_brief(error)}"
         ) from error
     return core, model
-
-
-def model_file(folder: str, config: TritonConfig) -> str:
-    names = (config.default_model_filename,) if config.default_model_filename else FILES
-    for name in names:
-        path = os.path.join(folder, name)
-        if os.path.exists(path):
-            return path
-    raise ConfigError(
-        f"model {config.name!r}: version {os.path.basename(folder)} has no {' or '.join(names)}"
-    )
 
 
 def _sizes(config: TritonConfig, model: Any) -> dict[Any, list[int]]:

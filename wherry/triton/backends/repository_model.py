@@ -52,7 +52,6 @@ from wherry.triton.repository.triton_config import (
     TritonWarmup,
     TritonWarmupInput,
 )
-from wherry.triton.repository.validate import FIRST_RESPONSE, buckets
 
 
 class RepositoryModel(Model):
@@ -84,8 +83,6 @@ class RepositoryModel(Model):
             for output in config.output
             if output.label_filename
         }
-        if (own := buckets(config).get(FIRST_RESPONSE)) is not None:
-            self.first_response_buckets = own
 
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -158,6 +159,19 @@ def library(name: str, model: str, install: str) -> Any:
         ) from error
 
 
+def version_file(folder: str, config: TritonConfig, names: Sequence[str]) -> str:
+    """The path of a version's file: the one that the configuration names, else the first of these.
+    ConfigError if it is not there."""
+    names = [config.default_model_filename] if config.default_model_filename else names
+    for name in names:
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            return path
+    raise ConfigError(
+        f"model {config.name!r}: version {os.path.basename(folder)} has no {' or '.join(names)}"
+    )
+
+
 T = TypeVar("T")
 
 
@@ -208,18 +222,16 @@ def complete(
     config: TritonConfig,
     inputs: Sequence[FileTensor],
     outputs: Sequence[FileTensor],
-    flat: Collection[str] = (),
 ) -> TritonConfig:
-    """A copy of `config` with what it does not say. ConfigError if it contradicts the file. `flat`:
-    the tensors that hold the rows of a ragged batch one after the other."""
+    """A copy of `config` with what it does not say. ConfigError if it contradicts the file."""
     alone = not (config.input or config.output or config.max_batch_size)
     open_lead = all(tensor.shape[:1] == (-1,) for tensor in (*inputs, *outputs))
     most = DEFAULT_MAX_BATCH_SIZE if alone and open_lead else config.max_batch_size
     completed = msgspec.structs.replace(
         config,
         max_batch_size=most,
-        input=_side(config, config.input, inputs, TritonInput, most, flat),
-        output=_side(config, config.output, outputs, TritonOutput, most, flat),
+        input=_side(config, config.input, inputs, TritonInput, most),
+        output=_side(config, config.output, outputs, TritonOutput, most),
     )
     return completed if config.input and config.output else with_batching(completed)
 
@@ -238,7 +250,6 @@ def _side(
     found: Sequence[FileTensor],
     kind: type[TritonInput] | type[TritonOutput],
     most: int,
-    flat: Collection[str],
 ) -> list[Any]:
     where, side = f"model {config.name!r}", kind.__name__.removeprefix("Triton").lower()
     by_name = {tensor.name: tensor for tensor in found}
@@ -258,16 +269,7 @@ def _side(
         raise ConfigError(
             f"{where}: the file has more inputs than config.pbtxt: {', '.join(missing)}"
         )
-    completed = []
-    for tensor in tensors:
-        own, is_flat = by_name[tensor.name], tensor.name in flat
-        completed.append(_checked(where, side, tensor, own, 0 if is_flat else most))
-        if is_flat and len(own.shape) != 1:
-            raise ConfigError(
-                f"{where}: {side} {tensor.name!r} holds the rows of a ragged batch: in the file it"
-                f" must have one dimension, not {list(own.shape)}"
-            )
-    return completed
+    return [_checked(where, side, tensor, by_name[tensor.name], most) for tensor in tensors]
 
 
 def _checked(

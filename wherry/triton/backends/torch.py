@@ -9,7 +9,6 @@ rows of a batch in one. Pickled modules are refused: reading one runs arbitrary 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -31,8 +30,8 @@ from wherry.core.api import (
 )
 from wherry.triton.backends import torch_program
 from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.backends.shared import Shared, called_with, complete, library
-from wherry.triton.backends.torch_program import Program
+from wherry.triton.backends.shared import Shared, called_with, complete, library, version_file
+from wherry.triton.backends.torch_program import Program, place_of
 from wherry.triton.repository.triton_config import TritonConfig, TritonInput, TritonOutput
 
 #: The file names of TorchScript and of an exported program.
@@ -64,7 +63,7 @@ class TorchModel(RepositoryModel):
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
         """Add what a program says of its inputs and outputs. TorchScript's own names and shapes are
         not reliable: config.pbtxt must list them."""
-        path = model_file(folder, version, config)
+        path = version_file(os.path.join(folder, version), config, FILES)
         if torch_program.is_program(path):
             return _completed(config, path)
         for side, tensors in (("input", config.input), ("output", config.output)):
@@ -118,7 +117,7 @@ class _Module:
         threads = config.parameters.get("INTRA_OP_THREAD_COUNT")
         if threads is not None:
             torch.set_num_threads(int(threads.string_value))
-        path = model_file(folder, version, config)
+        path = version_file(os.path.join(folder, version), config, FILES)
         self.script: Any = None
         if torch_program.is_program(path):
             program = _program(path, config.name, self._device)
@@ -169,19 +168,10 @@ class _Module:
             return [result[tensor.name] for tensor in outputs]
         texts = isinstance(result, list) and all(isinstance(one, str) for one in result)
         results = list(result) if isinstance(result, list | tuple) and not texts else [result]
-        places = [_place(tensor.name, number) for number, tensor in enumerate(outputs)]
+        places = [place_of(tensor.name, number) for number, tensor in enumerate(outputs)]
         if max(places) >= len(results):
             raise BadModelOutput(f"{where} gave {len(results)} outputs, not {max(places) + 1}")
         return [results[place] for place in places]
-
-
-def model_file(folder: str, version: str, config: TritonConfig) -> str:
-    names = (config.default_model_filename,) if config.default_model_filename else FILES
-    for name in names:
-        path = os.path.join(folder, version, name)
-        if os.path.isfile(path):
-            return path
-    raise ConfigError(f"model {config.name!r}: version {version} has no {' or '.join(names)}")
 
 
 class _ProgramCall:
@@ -199,7 +189,7 @@ class _ProgramCall:
             )
         self._order = [by_place[place] for place in sorted(by_place)]
         self._outputs = torch_program.places(config.name, config.output, program.outputs)
-        self._least = max([slot.least for slot in program.inputs], default=0)
+        self._least = program.least
         self._batched = config.max_batch_size > 0
 
     def __call__(self, arrays: Mapping[str, Array]) -> list[Any]:
@@ -223,10 +213,12 @@ def _completed(config: TritonConfig, path: str) -> TritonConfig:
     ):
         _check_types(config)
         return config
-    torch: Any = library("torch", config.name, "torch")
+    if torch_program.is_package(path):
+        raise ConfigError(
+            f"model {config.name!r}: a package of AOTInductor does not say its inputs and outputs:"
+            " list them in config.pbtxt, each with data_type and dims"
+        )
     program = _program(path, config.name, None)
-    if not config.output or any(slot.shape is None for slot in program.outputs):
-        program = torch_program.tried(torch, program)
     found = complete(
         config,
         torch_program.described(config.input, program.inputs, "input", config.name),
@@ -301,16 +293,10 @@ def _places(model: str, inputs: Sequence[TritonInput], names: Sequence[str]) -> 
     input_names = [tensor.name for tensor in inputs]
     if set(input_names) <= set(names):
         return [name for name in names if name in input_names]
-    by_place = {_place(name, number): name for number, name in enumerate(input_names)}
+    by_place = {place_of(name, number): name for number, name in enumerate(input_names)}
     if len(by_place) < len(input_names):
         raise ConfigError(
             f"model {model!r}: two inputs have the same place; name them as forward() does"
             f" ({', '.join(names)}), or NAME__0, NAME__1, ..."
         )
     return [by_place[place] for place in sorted(by_place)]
-
-
-def _place(name: str, number: int) -> int:
-    """The position of NAME__2 is 2; other names keep their position in the configuration."""
-    match = re.fullmatch(r".+__(\d+)", name)
-    return int(match.group(1)) if match else number

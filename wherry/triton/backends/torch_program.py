@@ -14,7 +14,7 @@ import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
@@ -29,13 +29,6 @@ TYPES: Final[dict[str, TritonDataType]] = {
     "int64": "TYPE_INT64", "float16": "TYPE_FP16", "float32": "TYPE_FP32",
     "float64": "TYPE_FP64", "bfloat16": "TYPE_BF16",
 }  # fmt: skip
-#: torch's names of dtypes by those in the code that AOTInductor writes.
-_IN_CODE: Final = {
-    "Bool": "bool", "Byte": "uint8", "UInt16": "uint16", "UInt32": "uint32", "UInt64": "uint64",
-    "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16",
-    "Float": "float32", "Double": "float64", "BFloat16": "bfloat16",
-}  # fmt: skip
-
 #: Reading a program uses a global: one file at a time.
 _reading = threading.Lock()
 
@@ -51,8 +44,6 @@ class Slot:
     #: torch's name of the dtype, and the shape with -1 for any size; None: not known.
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
-    #: Sizes of the first dimension below this are refused.
-    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +54,8 @@ class Program:
     outputs: tuple[Slot, ...]
     #: From the inputs in a row to the outputs in a row.
     run: Callable[[list[Any]], Sequence[Any]]
-    #: The kind of device that it was compiled for.
-    device: str = "cpu"
+    #: Fewer rows than this are refused.
+    least: int = 0
 
 
 def is_program(path: str) -> bool:
@@ -91,7 +82,7 @@ def _members(path: str) -> list[str]:
 
 
 def open_program(torch: Any, path: str, device: Any) -> Program:
-    """Load a model.pt2 for a device; None: for the CPU, or that which it was compiled for. Raises
+    """Load a model.pt2 for a device; None, for the CPU, is for programs of torch.export. Raises
     whatever torch raises for what is in the file."""
     return _package(path, device) if is_package(path) else _exported(torch, path, device)
 
@@ -118,6 +109,11 @@ def _place(name: str, number: int, slots: Sequence[Slot]) -> int:
     for place, slot in enumerate(slots):
         if name in (slot.path, slot.name):
             return place
+    return place_of(name, number)
+
+
+def place_of(name: str, number: int) -> int:
+    """The position of NAME__2 is 2; other names keep their position in the configuration."""
     match = re.fullmatch(r".+__(\d+)", name)
     return int(match.group(1)) if match else number
 
@@ -125,22 +121,15 @@ def _place(name: str, number: int, slots: Sequence[Slot]) -> int:
 def described(
     tensors: Sequence[TritonInput | TritonOutput], slots: Sequence[Slot], side: str, model: str
 ) -> list[FileTensor]:
-    """The slots in the names of a configuration, or in their own if it names none. Of those that
-    the file says nothing about, the configuration's own words."""
-    if tensors:
-        named = [(t, slots[p]) for t, p in zip(tensors, places(model, tensors, slots), strict=True)]
-        unnamed = [slot for slot in slots if slot not in [slot for _, slot in named]]
-        found = [
-            FileTensor(tensor.name, *_known(slot, model))
-            for tensor, slot in named
-            if slot.shape is not None
-        ]
-        more = [FileTensor(slot.name or slot.path, *_known(slot, model)) for slot in unnamed]
-        return found + (more if side == "input" else [])
-    by_place = [f"{side.upper()}__{place}" for place in range(len(slots))]
+    """The slots in the names of a configuration, or in their own if it names none."""
+    found = places(model, tensors, slots)
+    names = {place: tensor.name for place, tensor in zip(found, tensors, strict=True)}
     return [
-        FileTensor(slot.name or name, *_known(slot, model))
-        for slot, name in zip(slots, by_place, strict=True)
+        FileTensor(
+            names.get(place) or slot.name or f"{side.upper()}__{place}", *_known(slot, model)
+        )
+        for place, slot in enumerate(slots)
+        if place in names or not names or side == "input"
     ]
 
 
@@ -221,68 +210,26 @@ def _key(path: str) -> str:
 def _package(path: str, device: Any) -> Program:
     # Compiled code reads what it is given as if it had the right shape.
     os.environ.setdefault("AOTI_RUNTIME_CHECK_INPUTS", "1")
-    index = -1 if device is None or device.index is None else device.index
+    index = -1 if device.index is None else device.index
     model = import_module("torch._inductor").aoti_load_package(path, device_index=index)
     made_for = model.loader.get_metadata().get("AOTI_DEVICE_KEY", "cpu")
-    if device is not None and made_for != device.type:
+    if made_for != device.type:
         raise ValueError(f"it was compiled for {made_for}, and the instance is on {device.type}")
     tree = import_module("torch.utils._pytree")
     into, out = [tree.treespec_loads(text) for text in model.loader.get_call_spec()]
-    code = _code(path)
-    inputs = [
-        replace(checked_slot(code, place), path=name)
-        for place, name in enumerate(_paths(tree, into, "INPUT"))
-    ]
+    inputs = [Slot(name) for name in _paths(tree, into, "INPUT")]
     outputs = [Slot(name, _key(name)) for name in _paths(tree, out, "RESULT")]
     run = model.loader.run
-    return Program(tuple(inputs), tuple(outputs), lambda flat: list(run(flat)), made_for)
+    return Program(tuple(inputs), tuple(outputs), lambda flat: list(run(flat)), _least(path))
 
 
-def _code(path: str) -> str:
-    """The source of what was compiled, which has the checks of the inputs."""
+def _least(path: str) -> int:
+    """The rows that the code was compiled for at least, by the checks of its inputs."""
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.endswith(".wrapper.cpp")]
-        return archive.read(names[0]).decode() if names else ""
+        return least_rows(archive.read(names[0]).decode()) if names else 0
 
 
-def checked_slot(code: str, place: int) -> Slot:
-    """What the checks of an input say: its dtype, its sizes, and the least that it may have."""
-    about = rf"input_handles\[{place}\]: "
-    dtype = re.search(rf'{about}unmatched dtype, "\s*<<[^;]*?\(at::k(\w+)\)', code)
-    fixed = re.findall(rf'{about}unmatched dim value at (\d+), "\s*<< "expected: (\d+)', code)
-    small = re.findall(rf'{about}dim value is too small at (\d+), "\s*<<[^;]*?>= (\d+)', code)
-    ranks = re.findall(rf"{about}(?:unmatched stride value|dim value is too large) at (\d+)", code)
-    if dtype is None or dtype.group(1) not in _IN_CODE:
-        return Slot("")
-    sizes = {int(dim): int(size) for dim, size in fixed}
-    least = {int(dim): int(size) for dim, size in small}
-    rank = 1 + max([-1, *sizes, *least, *map(int, ranks)])
-    shape = tuple(sizes.get(dim, -1) for dim in range(rank))
-    return Slot("", "", _IN_CODE[dtype.group(1)], shape, least.get(0, 0))
-
-
-def tried(torch: Any, program: Program) -> Program:
-    """The program with what its outputs are, found by two runs with zeros of different sizes."""
-    if any(slot.shape is None for slot in program.inputs):
-        return program
-    first, second = [
-        program.run([_zeros(torch, slot, more, program.device) for slot in program.inputs])
-        for more in (0, 1)
-    ]
-    outputs = [
-        replace(
-            slot,
-            dtype=str(one.dtype).removeprefix("torch."),
-            shape=tuple(
-                size if size == other else -1
-                for size, other in zip(one.shape, two.shape, strict=True)
-            ),
-        )
-        for slot, one, two in zip(program.outputs, first, second, strict=True)
-    ]
-    return replace(program, outputs=tuple(outputs))
-
-
-def _zeros(torch: Any, slot: Slot, more: int, device: str) -> Any:
-    sizes = [max(2, slot.least) + more if size == -1 else size for size in slot.shape or ()]
-    return torch.zeros(sizes, dtype=getattr(torch, slot.dtype or ""), device=device)
+def least_rows(code: str) -> int:
+    least = re.findall(r'dim value is too small at 0, "\s*<<[^;]*?>= (\d+)', code)
+    return max(map(int, least), default=0)

@@ -194,9 +194,9 @@ def _checked(config: TritonConfig, what: str) -> TritonConfig:
 
 
 def _check_code(config: TritonConfig, of_the_files: TritonConfig) -> None:
-    """BadConfig if a configuration that a client sends has more code run than the model's own files
-    say: another program, or what a pickle holds."""
-    for name in ("EXECUTION_ENV_PATH", "ALLOW_PICKLE"):
-        value = config.parameters.get(name)
-        if value is not None and value != of_the_files.parameters.get(name):
-            raise BadConfig([f"parameters: {name} may only be set in the model's own config.pbtxt"])
+    """BadConfig if a configuration that a client sends has another program run than the model's own
+    files say."""
+    name = "EXECUTION_ENV_PATH"
+    value = config.parameters.get(name)
+    if value is not None and value != of_the_files.parameters.get(name):
+        raise BadConfig([f"parameters: {name} may only be set in the model's own config.pbtxt"])

@@ -5,9 +5,7 @@ Pure: what needs the model's files or its neighbours is found elsewhere.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -20,7 +18,6 @@ from wherry.triton.repository.triton_config import (
     TritonDynamicBatching,
     TritonInput,
     TritonInstanceGroup,
-    TritonMetricsMetricControl,
     TritonOutput,
     TritonSequenceBatching,
     TritonSequenceBatchingControl,
@@ -36,7 +33,8 @@ def problems_of(config: TritonConfig, *, completed: bool = False) -> Iterator[Pr
     if config.max_batch_size < 0:
         yield Problem(("max_batch_size",), "must not be negative")
     batched = config.max_batch_size > 0
-    scalars = not batched and {config.backend, config.platform} & _TAKE_SCALARS != set()
+    of_framework = not _FRAMEWORKS.isdisjoint((config.backend, config.platform))
+    scalars = not batched and of_framework
     inputs: Sequence[TritonInput | TritonOutput] = config.input
     outputs: Sequence[TritonInput | TritonOutput] = config.output
     for kind, tensors in (("input", inputs), ("output", outputs)):
@@ -45,6 +43,10 @@ def problems_of(config: TritonConfig, *, completed: bool = False) -> Iterator[Pr
             if completed or not _has_code(config):
                 yield from _gaps((kind, index), tensor, scalars)
             yield from _tensor((kind, index), tensor, batched, scalars)
+    for index, one in enumerate(config.input):
+        if one.allow_ragged_batch and (of_framework or not batched):
+            where: Path = ("input", index, "allow_ragged_batch")
+            yield Problem(where, "it needs a model.py, and max_batch_size > 0")
     yield from _versions(config)
     for index, group in enumerate(config.instance_group):
         yield from _group(("instance_group", index), group)
@@ -55,8 +57,10 @@ def problems_of(config: TritonConfig, *, completed: bool = False) -> Iterator[Pr
     for index, sample in enumerate(config.model_warmup):
         yield from _warmup(("model_warmup", index), sample, config)
     yield from _file(("default_model_filename",), config.default_model_filename)
-    yield from _checksums(config)
-    yield from _bucket_problems(config)
+    yield from _agents(config)
+    for name in ("batch_input", "batch_output"):
+        if getattr(config, name):
+            yield Problem((name,), "it is not here: a model.py gets each request by itself")
     yield from _ensemble(config)
     if is_decoupled(config) and config.response_cache is not None and config.response_cache.enable:
         yield Problem(("response_cache",), "a decoupled model's responses cannot be cached")
@@ -67,10 +71,6 @@ def without_effect(config: TritonConfig) -> Iterator[tuple[str, str]]:
     for name, why in _WITHOUT_EFFECT.items():
         if getattr(config, name):
             yield name, why
-    yield from _buckets_without_effect(config)
-    for agent in config.model_repository_agents.agents if config.model_repository_agents else ():
-        if agent.name != _CHECKSUM:
-            yield f"model_repository_agents {agent.name!r}", f"the only agent is {_CHECKSUM!r}"
     for name, why in _GROUP_WITHOUT_EFFECT.items():
         if any(getattr(group, name) for group in config.instance_group):
             yield f"instance_group.{name}", why
@@ -83,6 +83,8 @@ def without_effect(config: TritonConfig) -> Iterator[tuple[str, str]]:
 _WITHOUT_EFFECT: Final = {
     "runtime": "backends are Python here: there is no library to choose",
     "cc_model_filenames": "one file serves every compute capability",
+    "model_metrics": "histograms have the buckets of all models",
+    "model_repository_agents": "there are no repository agents",
     "model_operations": "backends here load no operation libraries; import them in a model.py",
 }
 _GROUP_WITHOUT_EFFECT: Final = {
@@ -91,8 +93,8 @@ _GROUP_WITHOUT_EFFECT: Final = {
     "passive": "a passive group is not loaded",
     "host_policy": "instances are not bound to host policies",
 }
-#: Backends and platforms whose tensors may have no dimensions.
-_TAKE_SCALARS: Final = {
+#: Backends and platforms of whole tensors, which may have no dimensions.
+_FRAMEWORKS: Final = {
     "onnxruntime", "onnxruntime_onnx", "pytorch", "pytorch_libtorch", "torch_aoti", "openvino",
 }  # fmt: skip
 _OPTIMIZATION_WITHOUT_EFFECT: Final = {
@@ -138,8 +140,6 @@ def _tensor(
             )
     if isinstance(tensor, TritonOutput):
         yield from _file((*path, "label_filename"), tensor.label_filename)
-    elif tensor.allow_ragged_batch and not batched:
-        yield Problem((*path, "allow_ragged_batch"), "it needs max_batch_size > 0")
 
 
 def _file(path: Path, name: str | None) -> Iterator[Problem]:
@@ -296,15 +296,12 @@ def _warmup(path: Path, sample: TritonWarmup, config: TritonConfig) -> Iterator[
             yield Problem(where, "it needs one of zero_data, random_data and input_data_file")
 
 
-def _checksums(config: TritonConfig) -> Iterator[Problem]:
-    known = ", ".join(_ALGORITHMS)
-    for path, algorithm, file, _ in _expected(config):
-        if algorithm.lower() not in _ALGORITHMS:
-            yield Problem(path, f"the key must be ALGORITHM:FILE, the algorithm one of {known}")
-        elif not file:
-            yield Problem(path, "it names no file")
-        else:
-            yield from _file(path, file)
+def _agents(config: TritonConfig) -> Iterator[Problem]:
+    agents = config.model_repository_agents
+    for index, agent in enumerate(agents.agents if agents is not None else ()):
+        if agent.name == "checksum":  # to pass it over would serve what was to be refused
+            path: Path = ("model_repository_agents", "agents", index)
+            yield Problem(path, "files are not checked here: do that before the server starts")
 
 
 def _ensemble(config: TritonConfig) -> Iterator[Problem]:
@@ -323,67 +320,3 @@ def _twice(path: Path, names: Sequence[Any], what: str) -> Iterator[Problem]:
         if name in seen and name != "":
             yield Problem((*path, index), f"{what} {name!r} is there already")
         seen.add(name)
-
-
-_CHECKSUM: Final = "checksum"
-#: Triton's agent knows the first.
-_ALGORITHMS: Final = ("md5", "sha1", "sha256", "sha384", "sha512")
-
-
-def _expected(config: TritonConfig) -> Iterator[tuple[Path, str, str, str]]:
-    """Where each checksum stands, its algorithm, the file in the model's folder, and its value."""
-    agents = config.model_repository_agents
-    for index, agent in enumerate(agents.agents if agents is not None else ()):
-        if agent.name == _CHECKSUM:
-            for key, value in agent.parameters.items():
-                path = ("model_repository_agents", "agents", index, "parameters", key)
-                algorithm, _, file = key.partition(":")
-                yield path, algorithm, file, value
-
-
-def mismatches(folder: str, config: TritonConfig) -> Iterator[Problem]:
-    """What differs from the checksums. Reads each of the files that they name."""
-    for path, algorithm, file, value in _expected(config):
-        try:
-            with open(os.path.join(folder, file), "rb") as source:
-                found = hashlib.file_digest(source, algorithm.lower()).hexdigest()
-        except OSError as error:
-            yield Problem(path, f"failed to open file {file!r}: {error.strerror}")
-            continue
-        if found != value.lower():
-            yield Problem(
-                path, f"Mismatched {algorithm} hash for file {file}, expect: {value}, got: {found}"
-            )
-
-
-#: The one family whose buckets can be set.
-FIRST_RESPONSE: Final = "nv_inference_first_response_histogram_ms"
-
-
-def buckets(config: TritonConfig) -> dict[str, list[float]]:
-    return {
-        one.metric_identifier.family: one.histogram_options.buckets
-        for one in _metric_controls(config)
-        if one.metric_identifier is not None and one.histogram_options is not None
-    }
-
-
-def _bucket_problems(config: TritonConfig) -> Iterator[Problem]:
-    for index, one in enumerate(_metric_controls(config)):
-        path: Path = ("model_metrics", "metric_control", index)
-        if one.metric_identifier is None or not one.metric_identifier.family:
-            yield Problem((*path, "metric_identifier"), "it needs a family")
-        bounds = one.histogram_options.buckets if one.histogram_options is not None else []
-        if not bounds:
-            yield Problem((*path, "histogram_options"), "it needs buckets")
-        elif sorted(set(bounds)) != bounds:
-            yield Problem((*path, "histogram_options", "buckets"), "each must be above the last")
-
-
-def _buckets_without_effect(config: TritonConfig) -> Iterator[tuple[str, str]]:
-    for family in buckets(config).keys() - {FIRST_RESPONSE}:
-        yield f"model_metrics of {family!r}", f"the only such histogram is {FIRST_RESPONSE}"
-
-
-def _metric_controls(config: TritonConfig) -> list[TritonMetricsMetricControl]:
-    return config.model_metrics.metric_control if config.model_metrics is not None else []

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 import zlib
 from base64 import b64decode
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 import wherry
 from wherry.core.values.errors import ConfigError, InvalidRequest
-from wherry.triton.backends.fil import FilModel, ForestOutput, model_file
+from wherry.triton.backends.fil import ForestOutput, model_file
 from wherry.triton.backends.load import backend_for
 from wherry.triton.repository.triton_config import (
     TritonConfig,
@@ -80,8 +79,6 @@ def test_a_parameter_that_is_none_is_named(parameters: dict[str, str], told: str
         ("xgboost.model", "xgboost"),
         ("model.txt", "lightgbm"),
         ("checkpoint.tl", "treelite_checkpoint"),
-        ("model.pkl", "sklearn"),
-        ("model.joblib", "sklearn"),
     ],
 )
 def test_the_kind_follows_from_the_files_name(tmp_path: Path, file: str, kind: str) -> None:
@@ -102,19 +99,6 @@ def test_a_file_of_another_name_is_of_the_kind_that_the_parameter_says(tmp_path:
         model_file(str(tmp_path), config(model_type="catboost"))
     with pytest.raises(ConfigError, match=r"has no xgboost\.json"):
         model_file(str(tmp_path), config(model_type="xgboost_json"))
-
-
-class Trap:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pytest.fail, ("the pickle was read",)
-
-
-def test_a_pickle_is_not_read_unless_the_model_says_so(tmp_path: Path) -> None:
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "model.pkl").write_bytes(pickle.dumps(Trap()))
-
-    with pytest.raises(ConfigError, match=r"reading one runs its code: save the model as treelite"):
-        FilModel.completed(str(tmp_path), "1", config())
 
 
 def test_without_treelite_the_error_says_what_to_install(
@@ -271,7 +255,6 @@ LIBRARIES = {
     "xgboost.json": "xgboost",
     "xgboost.ubj": "xgboost",
     "model.txt": "lightgbm",
-    "model.pkl": "sklearn",
 }
 
 
@@ -291,19 +274,13 @@ def test_models_of_the_libraries_give_what_they_give(tmp_path: Path, file: str, 
         wanted = library.train({"objective": "multi:softprob", "num_class": 3}, data, 3)
         wanted.save_model(path)
         expected = wanted.predict(data)
-    elif name == "lightgbm":
+    else:
         options = {"objective": "multiclass", "num_class": 3, "verbose": -1}
         trained = library.train(options, library.Dataset(x, y), 3)
         trained.save_model(path)
         expected = trained.predict(x)
-    else:
-        from sklearn.ensemble import RandomForestClassifier
 
-        forest = RandomForestClassifier(n_estimators=3).fit(x, y)
-        Path(path).write_bytes(pickle.dumps(forest))
-        expected = forest.predict_proba(x)
-
-    triton = config(predict_proba="true", ALLOW_PICKLE="true")
+    triton = config(predict_proba="true")
     with wherry.Runtime(backend_for(str(tmp_path), "1", triton)) as runtime:
         found = runtime.infer_batch("trees", input__0=x)["output__0"]
 

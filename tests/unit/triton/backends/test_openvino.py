@@ -11,7 +11,8 @@ import pytest
 import wherry
 from wherry.core.values.errors import ConfigError, InvalidRequest
 from wherry.triton.backends.load import backend_for
-from wherry.triton.backends.openvino import model_file
+from wherry.triton.backends.openvino import FILES
+from wherry.triton.backends.shared import version_file
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonInput,
@@ -28,12 +29,12 @@ def config(**fields: Any) -> TritonConfig:
 
 def test_the_file_may_be_in_any_format_that_is_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no model\.xml or model\.onnx or"):
-        model_file(str(tmp_path), config())
+        version_file(str(tmp_path), config(), FILES)
     (tmp_path / "model.saved_model").mkdir()
-    assert model_file(str(tmp_path), config()) == str(tmp_path / "model.saved_model")
+    assert version_file(str(tmp_path), config(), FILES) == str(tmp_path / "model.saved_model")
     (tmp_path / "net.onnx").touch()
     named = config(default_model_filename="net.onnx")
-    assert model_file(str(tmp_path), named) == str(tmp_path / "net.onnx")
+    assert version_file(str(tmp_path), named, FILES) == str(tmp_path / "net.onnx")
 
 
 def test_without_openvino_the_error_says_what_to_install(
