@@ -12,13 +12,13 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from time import perf_counter_ns
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from wherry.core.instances.device_errors import broken_device
@@ -317,7 +317,8 @@ class Executable:
         once = config.sequence is not None or not config.run_again
         if not config.run_again and len(counts) > 1:
             whole = f"the batch of {len(counts)} requests is not run again (run_again=False)"
-            failure = replace(failure, message=f"{failure.message}; {whole}")
+            text = f"{failure.message}; {whole}"
+            failure = msgspec.structs.replace(failure, message=text)
         again = Reruns(self._outcome_again, sent, isolate=config.isolate_errors, once=once)
         return again.run(counts, failure, infer_ns)
 

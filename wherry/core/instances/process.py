@@ -348,8 +348,7 @@ class ProcessInstance(Instance):
         if len(end.failures) != len(run.requests if run.sent is None else run.sent):
             raise Garbage("a stream with another end")
         self._runs.popleft()
-        ends = [None if failed is None else failed.failure() for failed in end.failures]
-        self.answers.streamed(stream, run.outcomes(ends))
+        self.answers.streamed(stream, run.outcomes(end.failures))
 
 
 class _PendingBatch(BatchRun, eq=False):

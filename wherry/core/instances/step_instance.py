@@ -16,7 +16,7 @@ from wherry.core.instances.device_use import allocated_bytes, is_used
 from wherry.core.instances.instance import Loadable
 from wherry.core.instances.model_worker import ModelWorker
 from wherry.core.instances.process import are_large
-from wherry.core.instances.step_loop import Progress, Share, StepLoop
+from wherry.core.instances.step_loop import StepLoop
 from wherry.core.instances.thread import lost_in_thread
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
@@ -33,7 +33,7 @@ class StepInstance(Loadable):
 
     #: Called after each step, by one thread at a time. Set before a request joins: the loop of a
     #: worker's sockets does not wait for `serve`.
-    hand_out: Callable[[StepInstance, Progress], None]
+    hand_out: Callable[[StepInstance, worker_protocol.Stepped], None]
 
     @abstractmethod
     def join(self, key: int, columns: Columns) -> None: ...
@@ -174,7 +174,8 @@ class StepProcess(StepInstance):
         reason = why_not_sent(join.columns) or str(error)
         kind = "InvalidRequest" if isinstance(error, UNSENDABLE) else "ModelFailed"
         failure = Failure(kind, f"model {self._config.name!r}: {reason}")
-        self.hand_out(self, Progress([Share(join.key, failure=failure)]))
+        share = worker_protocol.Share(join.key, failure=failure)
+        self.hand_out(self, worker_protocol.Stepped([share]))
 
     def _receive(self, arrived: list[Any]) -> None:
         for message in arrived:
@@ -186,14 +187,4 @@ class StepProcess(StepInstance):
             return
         if not isinstance(message, worker_protocol.Stepped):
             raise Garbage(f"{type(message).__name__} instead of a Stepped")
-        shares = [
-            Share(
-                share.key,
-                share.responses,
-                share.done,
-                share.failed.failure() if share.failed else None,
-            )
-            for share in message.shares
-        ]
-        progress = Progress(shares, message.active_requests, message.step_ns, message.gauges)
-        self.hand_out(self, progress)
+        self.hand_out(self, message)

@@ -7,8 +7,7 @@ worker process, so nothing here knows of requests, sockets or locks: a request i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -16,39 +15,18 @@ from wherry.core.instances.device_errors import out_of_memory
 from wherry.core.instances.executable import Executable
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.own_rows import gather_rows
-from wherry.core.instances.worker_protocol import Join, Leave
+from wherry.core.instances.worker_protocol import Join, Leave, Share, Stepped
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.models.rows import describe
 from wherry.core.models.step_model import Step, StepModel
 from wherry.core.values.errors import BadModelOutput, WorkerDied
-from wherry.core.values.execution import Failure
 from wherry.core.values.request import Columns
 
 log = logging.getLogger("wherry")
 
 #: Steps after one that found no memory until twice as many requests at once are tried again.
 STEPS_OF_CAUTION: Final = 64
-
-
-@dataclass(slots=True)
-class Share:
-    """What one step did for one request."""
-
-    key: int
-    responses: list[Columns] = field(default_factory=list)
-    done: bool = False
-    failure: Failure | None = None
-
-
-@dataclass(slots=True)
-class Progress:
-    """What a step gave, how many it was for and how long it took; the model's gauges after it."""
-
-    shares: list[Share]
-    active_requests: int = 0
-    step_ns: int = 0
-    gauges: Mapping[str, float] = field(default_factory=dict)
 
 
 class StepLoop:
@@ -110,7 +88,7 @@ class StepLoop:
         if key in self._active:
             self.model.stop(self._active.pop(key))
 
-    def progress(self, mail: Iterable[Join | Leave]) -> Progress:
+    def progress(self, mail: Iterable[Join | Leave]) -> Stepped:
         """Let requests join and leave, then do one step of the active ones."""
         shares: list[Share] = []
         for message in mail:
@@ -122,7 +100,7 @@ class StepLoop:
         if active:
             shares += self.step()
         taken = perf_counter_ns() - started
-        return Progress(shares, active, taken, self.model.gauges())
+        return Stepped(shares, active, taken, dict(self.model.gauges()))
 
     def step(self) -> list[Share]:
         """One step for all that are active: in one call, or in several if there was no memory for

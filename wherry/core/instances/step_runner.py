@@ -13,8 +13,8 @@ from typing import Any
 
 from wherry.core.instances.runner import InstanceRunner, Refused
 from wherry.core.instances.step_instance import StepInstance
-from wherry.core.instances.step_loop import Progress, Share
 from wherry.core.instances.timer import Alarm, Timer
+from wherry.core.instances.worker_protocol import Share, Stepped
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.observability.statistics import ModelStatistics, ResponseCount
@@ -124,7 +124,7 @@ class StepRunner(InstanceRunner[StepInstance]):
 
     # Steps
 
-    def _hand_out(self, instance: StepInstance, progress: Progress) -> None:
+    def _hand_out(self, instance: StepInstance, progress: Stepped) -> None:
         """Give each caller its share of a step."""
         with self._lock:
             now = self._clock()

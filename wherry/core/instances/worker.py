@@ -39,16 +39,15 @@ from wherry.core.instances.executable import Executable
 from wherry.core.instances.model_errors import model_errors, parent_decides
 from wherry.core.instances.own_answers import unsendable
 from wherry.core.instances.source import import_model, received
-from wherry.core.instances.step_loop import Progress, Share, StepLoop
+from wherry.core.instances.step_loop import StepLoop
 from wherry.core.instances.thread import stream
 from wherry.core.instances.worker_protocol import (
-    Answer,
     Cancel,
     Execute,
-    Failed,
     Generate,
     Move,
     Respond,
+    Share,
     Start,
     may_hold_arrays,
 )
@@ -302,14 +301,14 @@ def _execute(
 
 
 def _part_results(parts: BatchParts, started: int) -> worker_protocol.PartResults:
-    answers = [Answer(list(part.counts), _to_send(part.outcome)) for part in parts.outcomes]
+    answers = [SharedOutcome(_to_send(part.outcome), part.counts) for part in parts.outcomes]
     return worker_protocol.PartResults(
         answers, started, parts.infer_ns, parts.executed_rows, parts.out_of_memory_rows
     )
 
 
-def _to_send(outcome: Outcome) -> Columns | Failed:
-    return Failed.of(outcome) if isinstance(outcome, Failure) else outcome
+def _to_send(outcome: Outcome) -> Outcome:
+    return outcome.without_exception() if isinstance(outcome, Failure) else outcome
 
 
 def _checked(outcome: Outcome, model: str) -> Outcome:
@@ -338,11 +337,8 @@ def _generate(connection: MessageSocket, executable: Executable, batch: Generate
     # Without the slab: the parent may read a response long after the next one is sent.
     columns, batch.columns = batch.columns, {}
     outcomes = stream(executable, columns, batch.counts, respond, after_each)
-    connection.add(
-        worker_protocol.GenerateEnd(
-            [Failed.of(o) if isinstance(o, Failure) else None for o in outcomes]
-        )
-    )
+    ends = [o.without_exception() if isinstance(o, Failure) else None for o in outcomes]
+    connection.add(worker_protocol.GenerateEnd(ends))
 
 
 def _serve_steps(
@@ -352,7 +348,7 @@ def _serve_steps(
     device: Device,
 ) -> None:
     """Step while requests are active; between two steps requests join and leave."""
-    connection.send(_stepped(loop.progress(())))  # its gauges, before the first request
+    connection.send(loop.progress(()))  # its gauges, before the first request
     while True:
         mail: list[worker_protocol.Join | worker_protocol.Leave] = []
         while connection.readable() or not (mail or loop.active_requests):
@@ -367,23 +363,14 @@ def _serve_steps(
                 mail.append(message)
         with running:
             progress = loop.progress(mail)
+        for share in progress.shares:
+            if share.failure is not None:
+                share.failure = share.failure.without_exception()
         try:
-            connection.send(_stepped(progress))
+            connection.send(progress)
         except UNSENDABLE:  # find the requests whose responses cannot be sent
             progress.shares = [_sendable(share, loop.name) for share in progress.shares]
-            connection.send(_stepped(progress))
-
-
-def _stepped(progress: Progress) -> worker_protocol.Stepped:
-    shares = [
-        worker_protocol.SharedOut(
-            s.key, s.responses, s.done, Failed.of(s.failure) if s.failure else None
-        )
-        for s in progress.shares
-    ]
-    return worker_protocol.Stepped(
-        shares, progress.active_requests, progress.step_ns, dict(progress.gauges)
-    )
+            connection.send(progress)
 
 
 def _sendable(share: Share, model: str) -> Share:

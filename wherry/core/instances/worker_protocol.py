@@ -6,7 +6,7 @@ that `workers.encoding` knows. Nothing is pickled but the arguments in `Source`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -117,29 +117,6 @@ class Moved(WorkerMessage):
     error: str = ""
 
 
-class Failed(msgspec.Struct, array_like=True):
-    """A Failure without its exception."""
-
-    error: str
-    message: str
-    traceback: str
-    field: str | None = None
-
-    @classmethod
-    def of(cls, failure: Failure) -> Failed:
-        return cls(failure.error, failure.message, failure.traceback, failure.field)
-
-    def failure(self) -> Failure:
-        return Failure(self.error, self.message, self.traceback, field=self.field)
-
-
-class Answer(msgspec.Struct, array_like=True):
-    """What one call of the model gave: the rows of as many requests as there are counts."""
-
-    counts: list[int]
-    outcome: dict[str, Any] | Failed
-
-
 class Result(WorkerMessage):
     """The answer to Execute: one call of the model gave all of these rows."""
 
@@ -173,7 +150,7 @@ class Result(WorkerMessage):
 class PartResults(WorkerMessage):
     """The answer to Execute if the model has failed, or was called for parts of the batch."""
 
-    answers: list[Answer]
+    answers: list[SharedOutcome]
     #: When the model was first called, by perf_counter_ns(), and how long it took in all.
     started_at: int
     infer_ns: int
@@ -185,10 +162,7 @@ class PartResults(WorkerMessage):
             raise Garbage("a PartResults for another batch")
         outcomes: list[Outcome] = []
         for answer in self.answers:
-            if isinstance(answer.outcome, Failed):
-                outcomes += [answer.outcome.failure()] * len(answer.counts)
-            else:
-                outcomes += SharedOutcome(answer.outcome, answer.counts).scatter()
+            outcomes += answer.scatter()
         execution = _execution(
             outcomes, self.started_at, self.infer_ns, sent_at, self.executed_rows
         )
@@ -209,12 +183,12 @@ def _execution(
 class Undecodable(WorkerMessage):
     """Stands for a Result that has come with rows that cannot be decoded."""
 
-    failed: Failed
+    failure: Failure
     started_at: int
     infer_ns: int
 
     def execution(self, counts: Sequence[int], sent_at: int) -> Execution:
-        outcomes: list[Outcome] = [self.failed.failure()] * len(counts)
+        outcomes: list[Outcome] = [self.failure] * len(counts)
         return _execution(outcomes, self.started_at, self.infer_ns, sent_at, [sum(counts)])
 
 
@@ -232,25 +206,26 @@ class Respond(WorkerMessage):
 class GenerateEnd(WorkerMessage):
     """The answer to Generate: how the stream ended for each request."""
 
-    failures: list[Failed | None]
+    failures: list[Failure | None]
 
 
-class SharedOut(msgspec.Struct, array_like=True):
-    """What a step did for one request."""
+class Share(msgspec.Struct, array_like=True):
+    """What one step did for one request."""
 
     key: int
-    responses: list[dict[str, Any]]
-    done: bool
-    failed: Failed | None
+    responses: list[dict[str, Any]] = []
+    done: bool = False
+    failure: Failure | None = None
 
 
-class Stepped(WorkerMessage):
-    """A step is done, or requests have joined and left."""
+class Stepped(WorkerMessage, gc=True):
+    """What a step gave, how many requests it was for and how long it took; the model's gauges after
+    it. Also sent when requests have only joined and left."""
 
-    shares: list[SharedOut]
-    active_requests: int
-    step_ns: int
-    gauges: dict[str, float]
+    shares: list[Share]
+    active_requests: int = 0
+    step_ns: int = 0
+    gauges: Mapping[str, float] = {}
 
 
 ToWorker = Start | Execute | Generate | Cancel | Join | Leave | Move | Stop
@@ -270,8 +245,8 @@ class _RawResult(msgspec.Struct, array_like=True, tag="Result"):
 
 
 class _RawAnswer(msgspec.Struct, array_like=True):
+    outcome: dict[str, msgspec.Raw] | Failure
     counts: list[int]
-    outcome: dict[str, msgspec.Raw] | Failed
 
 
 class _RawPartResults(msgspec.Struct, array_like=True, tag="PartResults"):
@@ -282,12 +257,12 @@ class _RawPartResults(msgspec.Struct, array_like=True, tag="PartResults"):
     out_of_memory_rows: int
 
 
-class _RawSharedOut(SharedOut, array_like=True):
+class _RawShare(Share, array_like=True):
     responses: list[dict[str, msgspec.Raw]]
 
 
 class _RawStepped(msgspec.Struct, array_like=True, tag="Stepped"):
-    shares: list[_RawSharedOut]
+    shares: list[_RawShare]
     active_requests: int
     step_ns: int
     gauges: dict[str, float]
@@ -303,19 +278,17 @@ def salvaged(
     """What has come of rows in a body that cannot be decoded, with failures instead of those rows;
     None if it is none."""
     text = f"model {model!r} returned what cannot be sent: {error}"
-    unknown = Failed("BadModelOutput", text, "")
+    unknown = Failure("BadModelOutput", text)
 
-    def decoded(columns: dict[str, msgspec.Raw] | Failed) -> dict[str, Any] | Failed:
-        if isinstance(columns, Failed):
+    def decoded(columns: dict[str, msgspec.Raw] | Failure) -> dict[str, Any] | Failure:
+        if isinstance(columns, Failure):
             return columns
         outputs: dict[str, Any] = {}
         for name, column in columns.items():
             try:
                 outputs[name] = decode(column)
             except Exception as error:  # noqa: BLE001 - as in MessageDecoder.decode
-                return Failed.of(
-                    Failure("BadModelOutput", str(unsendable(model, name, str(error))))
-                )
+                return Failure("BadModelOutput", str(unsendable(model, name, str(error))))
         return outputs
 
     try:
@@ -324,22 +297,22 @@ def salvaged(
         is_answer = bytes(body[1:16]).startswith(_ANSWER_TAGS)
         return Undecodable(unknown, perf_counter_ns(), 0) if is_answer else None
     if isinstance(raw, _RawPartResults):
-        answers = [Answer(answer.counts, decoded(answer.outcome)) for answer in raw.answers]
+        answers = [SharedOutcome(decoded(one.outcome), one.counts) for one in raw.answers]
         return PartResults(
             answers, raw.started_at, raw.infer_ns, raw.executed_rows, raw.out_of_memory_rows
         )
     if isinstance(raw, _RawStepped):
-        shares: list[SharedOut] = []
+        shares: list[Share] = []
         for share in raw.shares:
             responses = [decoded(columns) for columns in share.responses]
-            good = [one for one in responses if not isinstance(one, Failed)]
-            why = next((one for one in responses if isinstance(one, Failed)), share.failed)
-            shares.append(SharedOut(share.key, [] if why else good, share.done, why))
+            good = [one for one in responses if not isinstance(one, Failure)]
+            why = next((one for one in responses if isinstance(one, Failure)), share.failure)
+            shares.append(Share(share.key, [] if why else good, share.done, why))
         return Stepped(shares, raw.active_requests, raw.step_ns, raw.gauges)
-    failed = decoded(raw.columns)  # a part may be just shallow enough
-    if not isinstance(failed, Failed):
-        failed = unknown
-    return Undecodable(failed, raw.started_at, raw.infer_ns)
+    failure = decoded(raw.columns)  # a part may be just shallow enough
+    if not isinstance(failure, Failure):
+        failure = unknown
+    return Undecodable(failure, raw.started_at, raw.infer_ns)
 
 
 #: What comes of an Execute.

@@ -19,9 +19,8 @@ RESCHEDULED = "Rescheduled"
 MAX_ERROR_CHARS = 2**16
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An error as a value that can cross to another process."""
+class Failure(msgspec.Struct, frozen=True, array_like=True):
+    """An error as a value; `without_exception` crosses to another process."""
 
     error: str
     message: str
@@ -30,6 +29,9 @@ class Failure:
     exception: BaseException | None = None
     #: Of an InvalidRequest: what of the request is to blame.
     field: str | None = None
+
+    def without_exception(self) -> Failure:
+        return msgspec.structs.replace(self, exception=None)
 
     @property
     def is_the_models(self) -> bool:
@@ -49,11 +51,10 @@ class Failure:
 Outcome = Columns | Failure
 
 
-@dataclass(frozen=True, slots=True)
-class SharedOutcome:
+class SharedOutcome(msgspec.Struct, frozen=True, array_like=True):
     """What one call of the model gave for neighbours in a batch, `counts[i]` rows each."""
 
-    outcome: Outcome
+    outcome: dict[str, Any] | Failure
     counts: Sequence[int]
 
     def scatter(self) -> list[Outcome]:

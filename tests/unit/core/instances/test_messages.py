@@ -8,11 +8,10 @@ import pytest
 
 from wherry.core.instances import worker_protocol
 from wherry.core.instances.source import Module, Source, sent
-from wherry.core.instances.worker_protocol import Answer, Failed
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.values.datatypes import BYTES, FP32, Form, TensorSpec
-from wherry.core.values.execution import Failure
+from wherry.core.values.execution import Failure, SharedOutcome
 from wherry.core.workers.encoding import Garbage, MessageDecoder
 
 SOURCE = Source(Module("shop", b"/app/shop.py"), "Checkout", b"pickled", Module("cli", None))
@@ -39,13 +38,16 @@ FROM_WORKER = [
     worker_protocol.NotLoaded("ValueError", "no", "Traceback"),
     worker_protocol.Result({"out": ["a", "b"]}, 1234, 567),
     worker_protocol.PartResults(
-        [Answer([1, 2], {"out": ["a", "b", "c"]}), Answer([1], Failed("ModelFailed", "no", ""))],
+        [
+            SharedOutcome({"out": ["a", "b", "c"]}, [1, 2]),
+            SharedOutcome(Failure("ModelFailed", "no"), [1]),
+        ],
         1234,
         567,
         [4, 2, 2],
     ),
     worker_protocol.Respond(1, {"out": ["a"]}),
-    worker_protocol.GenerateEnd([None, Failed("ModelFailed", "no", "Traceback")]),
+    worker_protocol.GenerateEnd([None, Failure("ModelFailed", "no", "Traceback")]),
 ]
 
 
@@ -69,18 +71,22 @@ def test_a_worker_cannot_send_what_only_its_parent_may() -> None:
 def test_a_failure_crosses_without_its_exception() -> None:
     failure = Failure("InvalidRequest", "too old", "Traceback", ValueError(np.zeros(3)))
 
-    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(Failed.of(failure)), type=Failed)
-    arrived = sent.failure().as_exception()
+    sent = msgspec.msgpack.encode(failure.without_exception())
+    arrived = msgspec.msgpack.decode(sent, type=Failure).as_exception()
 
     assert type(arrived).__name__ == "InvalidRequest"
     assert str(arrived) == "too old"
     assert arrived.__notes__ == ["Traceback"]
 
 
-FAILED = Failed("ModelFailed", "no", "")
+FAILED = Failure("ModelFailed", "no")
 RESULT = worker_protocol.Result({"out": ["a", "b", "c"]}, 1000, 50)
 PART_RESULTS = worker_protocol.PartResults(
-    [Answer([1, 2], {"out": ["a", "b", "c"]}), Answer([1, 1], FAILED)], 1000, 50, [5, 3, 2], 5
+    [SharedOutcome({"out": ["a", "b", "c"]}, [1, 2]), SharedOutcome(FAILED, [1, 1])],
+    1000,
+    50,
+    [5, 3, 2],
+    5,
 )
 
 
@@ -95,8 +101,7 @@ def test_a_result_gives_each_request_its_rows() -> None:
 def test_results_in_parts_give_each_request_its_rows_or_why_it_failed() -> None:
     execution = PART_RESULTS.execution([1, 2, 1, 1], 900)
 
-    failure = FAILED.failure()
-    assert execution.outcomes == [{"out": ["a"]}, {"out": ["b", "c"]}, failure, failure]
+    assert execution.outcomes == [{"out": ["a"]}, {"out": ["b", "c"]}, FAILED, FAILED]
     assert (execution.executed_rows, execution.out_of_memory_rows) == ([5, 3, 2], 5)
 
 
@@ -123,8 +128,8 @@ def test_only_the_request_whose_rows_cannot_be_decoded_fails_of_a_step() -> None
     class Key:
         a: int = 1
 
-    def share(key: int, *rows: Any) -> worker_protocol.SharedOut:
-        return worker_protocol.SharedOut(key, [{"out": [row]} for row in rows], False, None)
+    def share(key: int, *rows: Any) -> worker_protocol.Share:
+        return worker_protocol.Share(key, [{"out": [row]} for row in rows], False, None)
 
     step = worker_protocol.Stepped(
         [share(1, {"a": 1}), share(2, {"a": 1}, {Key(): 1})], 2, 5, {"g": 1.0}
@@ -135,7 +140,7 @@ def test_only_the_request_whose_rows_cannot_be_decoded_fails_of_a_step() -> None
     found = decoder.decode(memoryview(msgspec.msgpack.encode(step)))
     assert isinstance(found, worker_protocol.Stepped)
     assert found.shares[0] == step.shares[0]
-    bad = found.shares[1].failed
+    bad = found.shares[1].failure
     assert bad is not None
     assert found.shares[1].responses == []
     assert "model 'm' returned what cannot be sent: output 'out'" in bad.message

@@ -14,7 +14,7 @@ import wherry
 from tests.fakes import TIMEOUT
 from tests.worker_models import Spelled
 from wherry.core.instances.step_instance import StepInstance, StepProcess
-from wherry.core.instances.step_loop import Progress, Share
+from wherry.core.instances.worker_protocol import Share, Stepped
 from wherry.core.models.model import Device
 from wherry.core.workers.loop import WorkerLoop
 
@@ -46,7 +46,7 @@ class Served:
         except wherry.WorkerDied as died:
             self.ends.put(died)
 
-    def _hand_out(self, _: StepInstance, progress: Progress) -> None:
+    def _hand_out(self, _: StepInstance, progress: Stepped) -> None:
         for share in progress.shares:
             self.shares.put(share)
 

@@ -12,8 +12,9 @@ import pytest
 import wherry
 from tests.fakes import TIMEOUT, Call, Gate, ManualClock, ManualTimer, threads, until
 from wherry.core.instances.step_instance import StepInstance, StepThread
-from wherry.core.instances.step_loop import Progress, Share, StepLoop
+from wherry.core.instances.step_loop import StepLoop
 from wherry.core.instances.step_runner import StepRunner
+from wherry.core.instances.worker_protocol import Share, Stepped
 from wherry.core.models.model import Device
 from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.values.errors import (
@@ -262,7 +263,7 @@ class AheadOfService(StepInstance):
         threading.Thread(target=self.step, args=(key,)).start()
 
     def step(self, key: int) -> None:
-        self.hand_out(self, Progress([Share(key, [{"output": np.array([7])}], done=True)]))
+        self.hand_out(self, Stepped([Share(key, [{"output": np.array([7])}], done=True)]))
         self.stepped.set()
 
     def serve(self) -> None:
