@@ -14,9 +14,7 @@ from math import inf
 from time import perf_counter_ns
 from typing import Any
 
-from wherry.core.instances.delivery import Delivery
 from wherry.core.instances.instance import Instance
-from wherry.core.instances.poison_watch import PoisonWatch
 from wherry.core.instances.resources import Resources
 from wherry.core.instances.runner import InstanceRunner, Refused
 from wherry.core.instances.sequence_inputs import SequenceInputs
@@ -87,20 +85,19 @@ class Dispatcher(InstanceRunner[Instance]):
             self._resources = resources
             share = ModelShare(resources, config, self.granted)
         self._batches: ModelBatches[Instance] = ModelBatches(config, scheduler, share)
-        streams = ModelStreams(config, statistics, clock, self.fail, self.failed)
-        self._outcomes = Outcomes(self, self._delivery, streams, self._poisons, sequence_inputs)
+        self._outcomes = Outcomes(self, clock, sequence_inputs)
 
     # Requests
 
     def _arrived(self, requests: Sequence[InferRequest], now: float) -> Acts[Instance]:
-        if not self._delivery.in_order:
+        if not self.delivery.in_order:
             return self._batches.arrived(requests, now)
         come = [request for request in requests if not request.reply.settled]
         acts = self._batches.arrived(come, now)
         refused = {request for request, _ in acts.fail}
         for request in come:
             if request not in refused:
-                self._delivery.arrived(request)
+                self.delivery.arrived(request)
         return acts
 
     def _hand_over(self, chosen: Acts[Instance], *, pass_on: bool = True) -> None:
@@ -166,7 +163,7 @@ class Dispatcher(InstanceRunner[Instance]):
     # Rows that run in their callers' threads
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
-        if self._poisons.active:  # rows are compared with those that have killed workers
+        if self.poisons.active:  # rows are compared with those that have killed workers
             return None
         batches, waiter = self._batches, None
         with self._lock:
@@ -349,22 +346,19 @@ class Outcomes:
     """The outcomes of one model's batches; what an instance knows as its `answers`."""
 
     def __init__(
-        self,
-        dispatcher: Dispatcher,
-        delivery: Delivery,
-        streams: ModelStreams,
-        poisons: PoisonWatch,
-        inputs: SequenceInputs | None,
+        self, dispatcher: Dispatcher, now: Callable[[], float], inputs: SequenceInputs | None
     ) -> None:
-        self._model = streams.config.name
         self._dispatcher = dispatcher
-        self._delivery = delivery
-        self._statistics = streams.statistics
-        #: The runtime's clock.
-        self.now = streams.clock
-        self._poisons = poisons
+        self._delivery = dispatcher.delivery
+        self._poisons = dispatcher.poisons
+        self._model = dispatcher.config.name
+        self._statistics = statistics = dispatcher.statistics
+        self.now = now
         #: If requests are steps of sequences: what their model is given beside.
         self._inputs = inputs
+        streams = ModelStreams(
+            dispatcher.config, statistics, now, dispatcher.fail, dispatcher.failed
+        )
         self._streams = streams if inputs is None else replace(streams, keep=inputs.keep)
 
     def prepared(self, batch: Batch) -> Sequence[InferRequest]:
@@ -484,22 +478,18 @@ class Outcomes:
 
     # A batch that streams
 
-    def stream_run(
-        self, instance: Instance, batch: Batch, requests: Sequence[InferRequest], started: float
-    ) -> StreamRun:
-        return StreamRun(self._streams, instance, batch, requests, started)
+    def stream_run(self, instance: Instance, run: BatchRun) -> StreamRun:
+        return StreamRun(self._streams, instance, run)
 
-    def streamed(self, run: StreamRun, outcomes: Sequence[Outcome | None]) -> None:
-        instance = run.instance
+    def streamed(self, stream: StreamRun, outcomes: Sequence[Outcome | None]) -> None:
+        instance, run = stream.instance, stream.executed()
         assert isinstance(instance, Instance)
         try:
-            instance.good_batches += 1
-            if self._poisons.active:
-                self._poisons.survived(run.requests)
-            run.ended()
+            self._count(instance, run, run.requests)
             for index, (request, outcome) in enumerate(zip(run.requests, outcomes, strict=True)):
                 if not self._runs_on(request, outcome):
-                    run.settle(index, outcome)
+                    stream.settle(index, outcome)
+            # Nothing is learnt of its time, which its readers may have taken.
             self._dispatcher.ended(instance, [BatchRun(run.batch, (), run.started)])
         except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
             self._fail(instance, [run.batch])

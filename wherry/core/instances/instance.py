@@ -103,9 +103,7 @@ class Answers(Protocol):
         oldest first."""
         ...
 
-    def stream_run(
-        self, instance: Instance, batch: Batch, requests: Sequence[InferRequest], started: float
-    ) -> StreamRun:
+    def stream_run(self, instance: Instance, run: BatchRun) -> StreamRun:
         """Begin to run requests that stream. `streamed` ends it."""
         ...
 

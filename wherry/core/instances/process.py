@@ -160,8 +160,7 @@ class ProcessInstance(Instance):
                         run.trace = begun(run.requests, batch, self, run.started)
                         break
                 if self._streams and run.requests[-1].streams:
-                    run.stream = answers.stream_run(self, batch, run.requests, run.started)
-                    run.stream.trace = run.trace
+                    run.stream = answers.stream_run(self, run)
                 self._send(run, run.requests)
             except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
                 answers.crashed(self, batch)

@@ -72,9 +72,9 @@ class Runner(ABC):
         #: else it is empty.
         self.residence: Callable[[], Mapping[str, Any]] = dict
         self._clock = clock
-        self._delivery = Delivery(config.name, statistics, clock, in_order=config.preserve_ordering)
+        self.delivery = Delivery(config.name, statistics, clock, in_order=config.preserve_ordering)
         #: Of requests that have killed workers, if it has any.
-        self._poisons = PoisonWatch(config.name, clock)
+        self.poisons = PoisonWatch(config.name, clock)
         self._lock = threading.Lock()
         #: Told of whatever `drain` may wait for.
         self._changed = threading.Condition(self._lock)
@@ -143,7 +143,7 @@ class Runner(ABC):
 
         A request that is refused is settled with the reason.
         """
-        if self._poisons.active:
+        if self.poisons.active:
             requests = self._without_poison(requests)
         closed = None
         with self._lock:
@@ -175,7 +175,7 @@ class Runner(ABC):
         if not request.reply.claim():
             return False
         followers = self._forget(request, error)
-        self._delivery.fail(request, error)
+        self.delivery.fail(request, error)
         self.request_ended()
         self._fail_all(followers)
         return True
@@ -206,7 +206,7 @@ class Runner(ABC):
         """Fail the requests that are known to kill workers. Returns the others."""
         good: list[InferRequest] = []
         for request in requests:
-            refusal = self._poisons.refusal(request)
+            refusal = self.poisons.refusal(request)
             if refusal is None:
                 good.append(request)
                 continue
@@ -481,7 +481,7 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         # What a step of a sequence does depends on those before it: equal ones are not the same.
         is_held_against = error.reached and not error.innocent
         if is_held_against and not sequences and not self.life.closing:
-            poison, excused = self._poisons.died(had, instance.number, error)
+            poison, excused = self.poisons.died(had, instance.number, error)
             self.life.excuse(excused)
         failed: dict[InferRequest, WherryError] = {}
         once = "a step of a sequence" if sequences else "a stream that has begun"

@@ -161,8 +161,8 @@ class StepRunner(InstanceRunner[StepInstance]):
     def _finished(self, active: Active[StepInstance], now: float) -> None:
         """The model is done with a request, which is about to be told."""
         request = active.request
-        if self._poisons.active:
-            self._poisons.survived([request])
+        if self.poisons.active:
+            self.poisons.survived([request])
         with self._changed:
             active.count.ended(now)
             self._carry_out(self._requests.finished(active, now), now)

@@ -6,18 +6,17 @@ several share, a reader that is too slow loses its stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter_ns
 
 from wherry.core.models.config import ModelConfig
-from wherry.core.observability.otel.following import BatchTrace
 from wherry.core.observability.statistics import ModelStatistics, ResponseCount
-from wherry.core.scheduler.instance_table import BatchSlot
+from wherry.core.scheduler.instance_table import BatchRun, BatchSlot
 from wherry.core.values.errors import Cancelled, WherryError
-from wherry.core.values.execution import Failure, Outcome
+from wherry.core.values.execution import Execution, Failure, Outcome
 from wherry.core.values.reply import StreamReply
-from wherry.core.values.request import Batch, Columns, InferRequest, InferResponse
+from wherry.core.values.request import Columns, InferRequest, InferResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +44,21 @@ class StreamRun:
         self,
         streams: ModelStreams,
         instance: BatchSlot,
-        batch: Batch,
-        requests: Sequence[InferRequest],
-        started: float,
+        run: BatchRun,
     ) -> None:
         self.instance = instance
-        self.batch = batch
-        self.requests = requests
-        #: Seconds of the runtime's clock.
-        self.started = started
-        self._counts = [ResponseCount(streams.statistics, started) for _ in requests]
+        # Not `run` itself, which may hold this one: what it holds is freed as soon as it ends.
+        self.run = BatchRun(run.batch, run.requests, run.started, trace=run.trace)
+        self.requests = run.requests
+        self._counts = [ResponseCount(streams.statistics, run.started) for _ in run.requests]
         self._started_ns = perf_counter_ns()
         self._streams = streams
         self._clock = streams.clock
-        reply = requests[0].reply if len(requests) == 1 else None
+        reply = run.requests[0].reply if len(run.requests) == 1 else None
         #: The reader that may hold back the generation, if there is only one.
         self._lone = reply if isinstance(reply, StreamReply) else None
         #: Since when a response is held back.
         self._held_since: float | None = None
-        #: If it has a traced request.
-        self.trace: BatchTrace | None = None
 
     def respond(self, index: int, columns: Columns) -> bool:
         request = self.requests[index]
@@ -106,17 +100,11 @@ class StreamRun:
         while not self._lone.wait_for_room(0.5) and self._clock() < gives_up_at:
             self.instance.busy_since = self._clock()
 
-    def ended(self) -> None:
-        """Count the batch."""
-        if self.trace is not None:
-            self.trace.ended(self.started, perf_counter_ns() - self._started_ns)
-        statistics, ns = self._streams.statistics, perf_counter_ns() - self._started_ns
-        rows = [sum(request.rows for request in self.requests)]
-        statistics.executed(self.requests, rows, self.batch.reason, self.started, 0, ns, 0)
-        if (records := statistics.records) is not None:
-            records.ran(
-                self.instance.name, self.batch.reason, self.started, (0, ns, 0), self.requests
-            )
+    def executed(self) -> BatchRun:
+        """The batch, which has ended now, as one that has answered once."""
+        ns, rows = perf_counter_ns() - self._started_ns, sum(one.rows for one in self.requests)
+        self.run.execution = Execution(infer_ns=ns, executed_rows=[rows])
+        return self.run
 
     def settle(self, index: int, outcome: Outcome | None) -> None:
         """Give `requests[index]` its end: an error, or that there are no more responses."""

@@ -78,31 +78,25 @@ class ThreadInstance(Instance):
             del batch  # nothing of it is to live on until the next one comes
 
     def run(self, batch: Batch) -> None:
-        answers = self.answers
-        stream = trace = None
+        answers, stream = self.answers, None
         try:
-            requests = answers.prepared(batch)
-            started = answers.now()
+            run = BatchRun(batch, answers.prepared(batch), answers.now())
+            requests = run.requests
             for request in requests:
                 if request.trace is not None:
-                    trace = begun(requests, batch, self, started)
+                    run.trace = begun(requests, batch, self, run.started)
                     break
-            if not requests:
-                execution = Execution()
-            elif self._streams:
-                stream = answers.stream_run(self, batch, requests, started)
-                stream.trace = trace
-                outcomes = within(trace, self._stream, requests, stream)
-            elif trace is None:
-                execution = self.execute(requests)
-            else:
-                execution = within(trace, self.execute, requests)
+            if self._streams and requests:
+                stream = answers.stream_run(self, run)
+                outcomes = within(run.trace, self._stream, requests, stream)
+            elif run.trace is not None:
+                run.execution = within(run.trace, self.execute, requests)
+            elif requests:
+                run.execution = self.execute(requests)
         except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
             answers.crashed(self, batch)
             return
         if stream is None:
-            run = BatchRun(batch, requests, started, execution)
-            run.trace = trace
             answers.finished(self, (run,))
         else:
             answers.streamed(stream, outcomes)

@@ -458,7 +458,7 @@ class PipelineRunner(Runner):
             )
             if (records := self.statistics.records) is not None:
                 records.ran("pipeline", "", request.enqueued_at, (0, ns, 0), [request])
-            self._delivery.answer([(request, response)])
+            self.delivery.answer([(request, response)])
 
 
 # Texts

@@ -17,7 +17,6 @@ the loop is then asked to do takes them back first.
 
 from __future__ import annotations
 
-import enum
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,57 +26,38 @@ from typing import Any, Protocol
 from wherry.core.workers.encoding import Garbage
 
 
-class SocketOwner(enum.Enum):
-    """The side that may use the sockets."""
-
-    LOOP = enum.auto()
-    #: No thread uses them: the first caller that borrows them, or the loop.
-    NONE = enum.auto()
-    CALLER = enum.auto()
-
-
 class SocketLease:
     """Lends what an event loop owns to one thread at a time, until the loop wants it back."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._owner = SocketOwner.LOOP
+        #: Held by the loop, or by the thread that uses it.
+        self._used = threading.Lock()
+        self._used.acquire()
         self._is_reclaimed = False
-
-    # The loop
 
     def offer(self) -> None:
         """From now on threads may borrow. The loop owns it."""
-        with self._lock:
-            self._owner, self._is_reclaimed = SocketOwner.NONE, False
+        self._is_reclaimed = False
+        self._used.release()
 
     def reclaim(self) -> bool:
         """The loop wants to own it again. False: a thread has it, whose `release` says True, or
         has said so."""
-        with self._lock:
-            self._is_reclaimed = True
-            if self._owner is not SocketOwner.NONE:
-                return False
-            self._owner = SocketOwner.LOOP
-            return True
-
-    # Any other thread
+        self._is_reclaimed = True
+        return self._used.acquire(blocking=False)
 
     def acquire(self) -> bool:
-        """Own it, if it is lent and no thread has it."""
-        with self._lock:
-            if self._owner is not SocketOwner.NONE:
-                return False
-            self._owner = SocketOwner.CALLER
-            return True
+        """For any other thread: own it, if it is lent and no thread has it."""
+        return self._used.acquire(blocking=False)
 
     def release(self, *, to_loop: bool) -> bool:
         """End what `acquire` began. True: the loop owns it from now on, and must be told so, as it
         wants that, or `to_loop`."""
-        with self._lock:
-            to_loop = to_loop or self._is_reclaimed
-            self._owner = SocketOwner.LOOP if to_loop else SocketOwner.NONE
-            return to_loop
+        if to_loop or self._is_reclaimed:
+            return True
+        self._used.release()
+        # Looked at once more: the loop may have found it in use a moment ago.
+        return self._is_reclaimed and self._used.acquire(blocking=False)
 
 
 #: A message of more bytes is encoded or decoded aside. Copying so much takes less than a

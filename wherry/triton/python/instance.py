@@ -87,9 +87,7 @@ class WarmUp:
             request.reply.settle(WherryError("internal error; see the server's log"))
         self._changed()
 
-    def stream_run(
-        self, instance: Instance, batch: Batch, requests: Sequence[InferRequest], started: float
-    ) -> StreamRun:
+    def stream_run(self, instance: Instance, run: BatchRun) -> StreamRun:
         raise NotImplementedError  # a Python model's streams outlive their batch
 
     def streamed(self, run: StreamRun, outcomes: Sequence[Outcome | None]) -> None:

@@ -11,7 +11,6 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -250,8 +249,7 @@ ModelAnswer = tuple[Columns, Mapping[str, Any] | None]
 Decoded = tuple[Columns, Mapping[str, Any] | None, Mapping[str, Exception]]
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorResponse(Failure):
+class ErrorResponse(Failure, frozen=True):
     """An error that the model returned for one request, with its code."""
 
     @property

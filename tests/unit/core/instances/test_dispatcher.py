@@ -495,13 +495,13 @@ class Worker(Instance):
             self.run(got)
 
     def run(self, batch: Batch) -> None:
-        requests, started = self.answers.prepared(batch), self.answers.now()
-        if requests and requests[-1].streams:
-            run = self.answers.stream_run(self, batch, requests, started)
-            self.answers.streamed(run, self.stream(requests))
+        run = BatchRun(batch, self.answers.prepared(batch), self.answers.now())
+        if run.requests and run.requests[-1].streams:
+            stream = self.answers.stream_run(self, run)
+            self.answers.streamed(stream, self.stream(run.requests))
             return
-        execution = self.execute(requests)
-        self.answers.finished(self, (BatchRun(batch, requests, started, execution),))
+        run.execution = self.execute(run.requests)
+        self.answers.finished(self, (run,))
 
     def stream(self, requests: Sequence[InferRequest]) -> list[Outcome | None]:
         raise WorkerDied("died in a stream")
@@ -745,7 +745,7 @@ def test_a_poison_is_tried_again_after_a_while() -> None:
         d.timer.advance(61.0)
         workers.deaths.append("cured")
         assert d.ask("poison").rows() == ["poison"]
-        assert not d.dispatcher._poisons.active
+        assert not d.dispatcher.poisons.active
 
 
 def test_a_request_whose_worker_was_killed_by_something_else_is_under_no_suspicion() -> None:
@@ -756,7 +756,7 @@ def test_a_request_whose_worker_was_killed_by_something_else_is_under_no_suspici
             call = d.ask("the same each time")
             pass_time(d, lambda call=call: call.answered)  # type: ignore[misc]
             assert call.rows() == ["the same each time"]
-            assert not d.dispatcher._poisons.active
+            assert not d.dispatcher.poisons.active
 
 
 def test_a_drain_ends_when_the_last_worker_is_given_up() -> None:

@@ -75,17 +75,11 @@ class ManualDispatcher:
     def crashed(self, instance: ProcessInstance, batch: Batch) -> None:
         self.told.put(sys.exc_info()[1])
 
-    def stream_run(
-        self,
-        instance: ProcessInstance,
-        batch: Batch,
-        requests: Sequence[InferRequest],
-        started: float,
-    ) -> StreamRun:
+    def stream_run(self, instance: ProcessInstance, run: BatchRun) -> StreamRun:
         streams = ModelStreams(
             instance._config, ModelStatistics(), self.now, self.fail, self.failed
         )
-        return StreamRun(streams, instance, batch, requests, started)
+        return StreamRun(streams, instance, run)
 
     def fail(self, request: InferRequest, error: wherry.WherryError) -> bool:
         return request.reply.settle(error)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import wherry
-from wherry.core.instances.step_loop import STEPS_OF_CAUTION, Share, StepLoop
+from wherry.core.instances.step_loop import STEPS_OF_CAUTION, StepLoop
+from wherry.core.instances.worker_protocol import Share
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from wherry.core.instances.stream_run import ModelStreams, StreamRun
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.observability.statistics import ModelStatistics
-from wherry.core.scheduler.instance_table import BatchSlot
+from wherry.core.scheduler.instance_table import BatchRun, BatchSlot
 from wherry.core.values.errors import Cancelled, WherryError
 from wherry.core.values.execution import Failure
 from wherry.core.values.reply import StreamReply
@@ -51,9 +51,7 @@ def begun(*calls: Call, window: int = 2) -> tuple[StreamRun, Machine, ManualCloc
             machine.failed,
         ),
         machine,
-        Batch(tuple(requests), len(requests), "idle"),
-        requests,
-        clock.now,
+        BatchRun(Batch(tuple(requests), len(requests), "idle"), requests, clock.now),
     )
     return run, machine, clock, statistics
 
