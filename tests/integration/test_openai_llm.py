@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,6 @@ from tests.unit.llm.engine.test_lora import adapter as write_adapter
 from tests.ways import WAYS, served
 from wherry.llm import LLM
 from wherry.llm.engine.tokenizer import Tokenizer
-from wherry.triton.loading.control import ModelControl
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -338,10 +336,6 @@ def test_a_conversation_goes_on_with_a_response_that_is_kept(
     same = client.responses.create(**kept, temperature=0, max_output_tokens=4)
     assert same.usage is not None
     assert same.usage.input_tokens == counted["count"]
-    tokens = client.responses.input_tokens.count(
-        model="chat", input="And?", previous_response_id=said.id
-    )
-    assert tokens.input_tokens == counted["count"]
     assert client.responses.retrieve(said.id) == said
     client.responses.delete(said.id)
     with pytest.raises(openai.NotFoundError):
@@ -361,25 +355,9 @@ def test_behind_fronts_what_refers_to_a_kept_response_is_refused_with_the_reason
             for more in ({"input": "And?", "previous_response_id": said.id}, {"input": reference}):
                 with pytest.raises(openai.BadRequestError, match=not_kept):
                     other.responses.create(model="chat", max_output_tokens=4, **more)
-                with pytest.raises(openai.BadRequestError, match=not_kept):
-                    other.responses.input_tokens.count(model="chat", **more)
             for ask in (other.responses.retrieve, other.responses.delete):
                 with pytest.raises(openai.NotFoundError, match=r"keeps no responses .*--fronts"):
                     ask(said.id)
-
-
-def test_a_response_tells_the_log_probabilities_of_its_text(client: openai.OpenAI) -> None:
-    asked: dict[str, Any] = {
-        "model": "chat", "input": "Hi", "temperature": 0, "max_output_tokens": 4,
-        "include": ["message.output_text.logprobs"], "top_logprobs": 2,
-    }  # fmt: skip
-    whole = client.responses.create(**asked)
-    told = whole.output[0].content[0].logprobs
-    assert [len(token.top_logprobs) for token in told] == [2] * 4
-    *events, last = client.responses.create(**asked, stream=True)
-    assert last.response.output[0].content[0].logprobs == told
-    (done,) = [event for event in events if event.type == "response.output_text.done"]
-    assert [token.logprob for token in done.logprobs] == [token.logprob for token in told]
 
 
 # vLLM's routes for a model's tokenizer
@@ -517,74 +495,3 @@ def test_an_adapter_is_a_model_of_its_own_name(folder: Path, tmp_path: Path) -> 
         assert (missing.value.param, missing.value.code) == ("model", "model_not_found")
         with pytest.raises(openai.NotFoundError, match="'sql' does not exist; there are: chat"):
             client.models.retrieve("sql")
-
-
-def test_adapters_are_loaded_and_unloaded_as_in_vllm(folder: Path, tmp_path: Path) -> None:
-    own, one, two = (
-        write_adapter(tmp_path / place, folder, seed=seed)
-        for seed, place in enumerate(("have/own", "one", "two"), 1)
-    )
-    for file in ("adapter_model.safetensors", "adapter_config.json"):
-        for place in (one, two):
-            os.utime(place / file, (1, 1))  # as out of one archive
-    broken = write_adapter(tmp_path / "broken", folder, seed=4, use_dora=True)
-    chat = LLM(
-        folder, name="chat", adapter_folder=str(own.parent), cache_gb=0.01, threads=1,
-        isolation="thread",
-    )  # fmt: skip
-
-    runtime = wherry.Runtime(chat)
-    control = ModelControl(runtime, mode="explicit")
-    with wherry.Server(runtime, port=0, control=control) as server:
-
-        def asked(verb: str, **fields: Any) -> tuple[int, str]:
-            body = {"lora_name": "it", **fields}
-            answer = httpx.post(f"{server.url}/v1/{verb}_lora_adapter", json=body, timeout=TIMEOUT)
-            text = answer.text if answer.is_success else str(answer.json()["error"]["param"])
-            return answer.status_code, text
-
-        def said(model: str) -> str:
-            body = {"model": model, "prompt": "one two three", "max_tokens": 8, "temperature": 0}
-            answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=TIMEOUT)
-            return str(answer.json()["choices"][0]["text"]) if answer.is_success else "none"
-
-        added = (200, "Success: LoRA adapter 'it' added successfully.")
-        assert asked("load", lora_path=str(one)) == added
-        listed = httpx.get(f"{server.url}/v1/models").json()["data"]
-        assert [(m["id"], m.get("parent")) for m in listed][1:] == [("it", "chat"), ("own", "chat")]
-        first = said("it")
-        assert asked("load", lora_path=str(two)) == (400, "lora_name")
-        assert asked("load", lora_path=str(two), load_inplace=True) == added
-        assert len({said("chat"), first, said("it")}) == 3
-        removed = (200, "Success: LoRA adapter 'it' removed successfully.")
-        assert asked("unload", lora_int_id=3) == removed
-        assert asked("unload") == (404, "lora_name")
-        assert said("it") == "none"
-        for status, field, fields in (
-            (404, "lora_path", {"lora_path": "/not/an/adapter"}),
-            (404, "lora_path", {"lora_path": os.path.relpath(one)}),
-            (400, "lora_path", {"lora_path": ""}),
-            (400, "lora_path", {"lora_path": str(broken)}),
-            (400, "lora_path", {}),
-            (400, "lora_name", {"lora_name": "../it", "lora_path": str(one)}),
-            (400, "lora_name", {"lora_name": "chat", "lora_path": str(one)}),
-            (400, "lora_name", {"lora_name": "own", "lora_path": str(one), "load_inplace": True}),
-            (400, "base_model_name", {"lora_path": str(one), "base_model_name": "other"}),
-            (400, "is_3d_lora_weight", {"lora_path": str(one), "is_3d_lora_weight": True}),
-        ):
-            assert asked("load", **fields) == (status, field), fields
-        assert asked("unload", lora_name="own") == (400, "lora_name")
-        assert (own / "adapter_config.json").is_file()
-
-
-def test_adapters_are_loaded_by_clients_only_where_models_are(folder: Path, tmp_path: Path) -> None:
-    chat = LLM(
-        folder, name="chat", adapter_folder=str(tmp_path), cache_gb=0.01, threads=1,
-        isolation="thread",
-    )  # fmt: skip
-    with wherry.Server(chat, port=0) as server:
-        status, answer = post(
-            server, "v1/load_lora_adapter", lora_name="it", lora_path=str(tmp_path)
-        )
-        assert status == 403
-        assert "--model-control-mode explicit" in answer["error"]["message"]

@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from wherry.llm.openai.models import VectorFit as VectorFit
     from wherry.llm.openai.models import abilities as abilities
     from wherry.llm.openai.models import vector_fit as vector_fit
-    from wherry.llm.openai.task_requests import BESIDE as BESIDE
     from wherry.llm.openai.task_requests import MOST_INPUTS as MOST_INPUTS
     from wherry.llm.openai.task_requests import MOST_PAIRS as MOST_PAIRS
-    from wherry.llm.openai.tasks import CUTS as CUTS
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -50,7 +48,6 @@ else:
             "openai.chat_request": "MOST_ROLE_CHARS",
             "openai.errors": "OpenAIError error_object speaks_openai",
             "openai.models": "ABLE VectorFit abilities vector_fit",
-            "openai.task_requests": "BESIDE MOST_INPUTS MOST_PAIRS",
-            "openai.tasks": "CUTS",
+            "openai.task_requests": "MOST_INPUTS MOST_PAIRS",
         },
     )

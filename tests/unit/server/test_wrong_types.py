@@ -139,9 +139,6 @@ BODIES: dict[str, dict[str, Any]] = {
         "encoding_format": "float",
         "dimensions": 1,
         "user": "u",
-        "use_activation": True,
-        "truncate_prompt_tokens": -1,
-        "add_special_tokens": True,
         "priority": 0,
     },
     "/v1/rerank": {

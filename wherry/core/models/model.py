@@ -13,7 +13,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -51,23 +50,13 @@ R = TypeVar("R")
 
 
 class VariantStore(Protocol):
-    """The variants of a model; they may be added and removed while it is served."""
-
-    @property
-    def takes_more(self) -> bool:
-        """Whether variants may be added."""
+    """The variants of a model; they may come and go while it is served."""
 
     def names(self) -> Sequence[str]:
         """The current variants. May read files."""
 
     def may_have(self, name: str) -> bool:
         """Whether a variant of this name may exist, without reading files."""
-
-    def add(self, name: str, source: Path, *, replace: bool) -> None:
-        """Add or replace a variant. Reads its files; InvalidRequest if they do not fit."""
-
-    def remove(self, name: str) -> None:
-        """Remove a variant that was added; AdapterNotFound if there is none of this name."""
 
 
 @dataclass(frozen=True, slots=True)

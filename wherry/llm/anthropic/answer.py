@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
 from wherry.core.api import LoadedModel, PromptTooLong
 from wherry.llm.anthropic.request import MessagesRequest
-from wherry.llm.openai.chat_answer import AnswerToken, ChatAnswer, ChatChoice
+from wherry.llm.openai.chat_answer import ChatAnswer, ChatChoice
 from wherry.llm.openai.chat_request import ChatCall
 from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.generation import ChoiceDelta
@@ -177,9 +176,7 @@ class MessageAnswer(PartedAnswer[MessageEvent]):
         )
         return [start] if part.place else [start, MessageEvent(type="ping")]
 
-    def grown(
-        self, part: AnswerPart, text: str, logprobs: Sequence[AnswerToken]
-    ) -> list[MessageEvent]:
+    def grown(self, part: AnswerPart, text: str) -> list[MessageEvent]:
         if part.kind == "text":
             return [_delta(part, MessageDelta(type="text_delta", text=text))]
         if part.kind == "reasoning":

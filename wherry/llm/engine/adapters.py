@@ -8,9 +8,7 @@ files are those of the package peft.
 from __future__ import annotations
 
 import math
-import os
 import re
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.api import AdapterNotFound, ConfigError, InvalidRequest, Unsupported
-from wherry.llm.engine.checkpoint import stored_tensors
+from wherry.core.api import AdapterNotFound, ConfigError
 from wherry.llm.engine.damaged import brief
 
 CONFIG: Final = "adapter_config.json"
@@ -142,57 +139,6 @@ class AdapterFolders:
         if self.folder is None or not NAME.fullmatch(name):
             return None
         return self.folder / name if (self.folder / name / CONFIG).is_file() else None
-
-    @property
-    def takes_more(self) -> bool:
-        return self.folder is not None
-
-    def add(self, name: str, source: Path, *, replace: bool) -> None:
-        """Link an adapter's folder into `folder`, where every process that serves the model finds
-        it. AdapterNotFound if there is none at `source`; InvalidRequest if it cannot be computed,
-        or the name is taken: `replace` is for one that was linked before."""
-        folder = self.folder
-        if folder is None:
-            raise Unsupported(
-                "adapters are loaded into an adapter_folder, which this model has not"
-            )
-        if not NAME.fullmatch(name):
-            raise InvalidRequest(f"lora_name: {name[:80]!r} is not a name", field="lora_name")
-        if not (source.is_absolute() and (source / CONFIG).is_file()):
-            problem = f"lora_path: no adapter lies there: give a folder's whole path, with {CONFIG}"
-            raise AdapterNotFound(problem, field="lora_path")
-        try:
-            adapter_config(source)
-            stored_tensors(source / WEIGHTS)
-        except (ConfigError, OSError) as error:
-            problem = f"lora_path: {error if isinstance(error, ConfigError) else brief(error)}"
-            raise InvalidRequest(problem, field="lora_path") from None
-        link = folder / name
-        if name in self.named or (link.exists() and not (replace and link.is_symlink())):
-            problem = f"The lora adapter '{name}' has already been loaded"
-            ways = "; to load it anew, set 'load_inplace' to true"
-            own = "; it was not loaded by a request, and is not replaced by one"
-            is_own = name in self.named or not link.is_symlink()
-            raise InvalidRequest(f"{problem}{own if is_own else ways}", field="lora_name")
-        made = folder / f".{name}.{os.getpid()}.{threading.get_ident()}"
-        made.symlink_to(source, target_is_directory=True)
-        made.replace(link)
-
-    def remove(self, name: str) -> None:
-        """Take away the link to an adapter; its files stay. AdapterNotFound if there is none of
-        this name; InvalidRequest if it was not linked by `add`."""
-        is_link = name not in self.named and bool(NAME.fullmatch(name)) and self.folder is not None
-        link = (self.folder or Path()) / name
-        if is_link and link.is_symlink():
-            link.unlink(missing_ok=True)
-            return
-        if self.find(name) is None:
-            problem = f"The lora adapter '{name[:80]}' cannot be found"
-            raise AdapterNotFound(problem, field="lora_name")
-        problem = (
-            f"The lora adapter '{name}' was not loaded by a request, and is not removed by one"
-        )
-        raise InvalidRequest(problem, field="lora_name")
 
     def found(self, model: str, name: str) -> Path | None:
         if not name:

@@ -323,7 +323,7 @@ def engine_arguments(folders: AdapterFolders) -> dict[str, Any]:
     return {
         "enable_lora": True,
         "max_lora_rank": next((rank for rank in RANKS if rank >= most), RANKS[-1]),
-        "max_loras": min(MOST, max(len(names), MORE if folders.takes_more else 1)),
+        "max_loras": min(MOST, max(len(names), MORE if folders.folder is not None else 1)),
     }
 
 

@@ -262,9 +262,8 @@ class ChatAnswer(OpenAIAnswer):
         )
 
     def chunk(self, choice: ChunkChoice) -> ChatChunk:
-        opens = choice.delta.role is not msgspec.UNSET
-        made = self.event([choice], self.usage_so_far(opens=opens))
-        if opens and self._prompt_tokens is not None:
+        made = self.event([choice], self.usage_of_event())
+        if choice.delta.role is not msgspec.UNSET and self._prompt_tokens is not None:
             made.prompt_token_ids = self._prompt_tokens
         return made
 

@@ -217,7 +217,7 @@ class TextAnswer(OpenAIAnswer):
         return self.event(choices, self.usage.total())
 
     def chunk(self, choice: TextChoice) -> TextCompletion:
-        return self.event([choice], self.usage_so_far(opens=False))
+        return self.event([choice], self.usage_of_event())
 
     def event(
         self, choices: list[TextChoice], usage: TokenUsage | msgspec.UnsetType | None

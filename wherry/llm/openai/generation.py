@@ -137,20 +137,6 @@ class OpenAIAnswer(ABC):
         self.created = int(time.time())
         self.choices: dict[int, Any] = {}
         self.usage = Usage()
-        #: As far as it is known before the end, and before the last piece.
-        self._so_far = self._before = Usage()
-
-    def take(self, piece: ChoiceDelta) -> Sequence[msgspec.Struct]:
-        """Take a piece in as the model gave it: count its tokens, and call them as is wished."""
-        if self.shown.continuous_usage:
-            self._before = self._so_far
-            self._so_far = Usage(
-                self._before.prompt_tokens + piece.details.get("prompt_tokens", 0),
-                self._before.completion_tokens + len(piece.token_ids),
-            )
-        if self.shown.tokens_as_ids:
-            piece = replace(piece, logprobs=[_by_id(token) for token in piece.logprobs])
-        return self.add(piece)
 
     def piece(self, loaded: LoadedModel, response: InferResponse) -> ChoiceDelta:
         return piece_of(loaded, response)
@@ -196,23 +182,13 @@ class OpenAIAnswer(ABC):
         """The answer in one piece, as it goes onto the wire."""
         return msgspec.json.encode(self.whole())
 
-    def usage_so_far(self, *, opens: bool) -> TokenUsage | msgspec.UnsetType | None:
-        """The usage that an event tells: where it is asked for, all but the last say that they have
-        none, or how much it is so far. `opens`: it comes before the piece's tokens."""
-        if self.shown.continuous_usage:
-            count = self._before.completion_tokens if opens else self._so_far.completion_tokens
-            return replace(self._so_far, completion_tokens=count).total()
+    def usage_of_event(self) -> msgspec.UnsetType | None:
+        """Where the usage is asked for, all events but the last say that they have none."""
         return None if self.shown.usage else msgspec.UNSET
 
     def failure(self, error: bytes) -> tuple[str, bytes]:
         """Name and JSON of the event of an error, in the protocol's form, that ends a stream."""
         return "", error
-
-
-def _by_id(token: Mapping[str, Any]) -> dict[str, Any]:
-    """A token of log probabilities that is called by its number, and so its alternatives."""
-    name = {"token": f"token_id:{token['id']}"}
-    return {**token, **name, "top": [{**t, "token": f"token_id:{t['id']}"} for t in token["top"]]}
 
 
 class GenerationRequest(Protocol):
@@ -335,7 +311,7 @@ class Generation:
         try:
             piece = self._answer.piece(self._loaded, response)
             index = call.codec * self._per_prompt + piece.index
-            self._send(self._answer.take(replace(piece, index=index)), call)
+            self._send(self._answer.add(replace(piece, index=index)), call)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             self._stop(error)
 

@@ -38,12 +38,9 @@ LEAST_TOKENS: Final = 16
 class AnswerParts:
     """What a client wants to see beside the text and its end."""
 
-    #: The usage at the end of a stream, and in each event the usage so far.
+    #: The usage at the end of a stream.
     usage: bool = False
-    continuous_usage: bool = False
     token_ids: bool = False
-    #: Tokens of log probabilities by their numbers: `token_id:N`.
-    tokens_as_ids: bool = False
     thoughts: bool = True
 
 
@@ -195,12 +192,13 @@ OF_GENERATIONS: Final = {
     "vllm_xargs": NotDone(({},)),
     "prompt_embeds": NotDone(([], "")),
     "guided_whitespace_pattern": NotDone(),
+    "return_tokens_as_token_ids": NotDone((False,), use="return_token_ids"),
 }
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
-    #: Usage so far in each event, beside that at the end.
+    #: Without effect, as GuideLLM sends it always: the usage is at the end.
     continuous_usage_stats: bool | None = None
     #: Padding against guesses by the sizes of events: there is none here.
     include_obfuscation: bool | None = None
@@ -261,8 +259,6 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Puts the prompt before the answer; in a chat, the continued assistant message.
     echo: bool | None = None
     return_token_ids: bool | None = None
-    #: `token_id:N` in place of the texts of tokens in `logprobs`.
-    return_tokens_as_token_ids: bool | None = None
     #: Cached prefixes are shared only with requests of the same salt.
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     #: Maximum tokens of reasoning; -1: any number.
@@ -294,9 +290,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         options = self.stream_options or StreamOptions()
         return AnswerParts(
             usage=bool(options.include_usage),
-            continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
             token_ids=bool(self.return_token_ids),
-            tokens_as_ids=bool(self.return_tokens_as_token_ids),
             thoughts=thoughts,
         )
 

@@ -6,7 +6,6 @@ Names decide only between inputs that are alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar, get_args
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -17,11 +16,9 @@ from wherry.core.api import (
     ModelNotFound,
     Signature,
     TensorSpec,
-    VariantStore,
 )
 from wherry.llm.openai.client_request import OPENAI, ClientForm, ClientRequest, Reader, Start
 from wherry.llm.openai.errors import BadField, UnknownModel, UnknownRoute, fail
-from wherry.llm.openai.task_requests import BESIDE
 from wherry.server.api import Exchange, HttpEntry, Operation, Route
 
 T = TypeVar("T")
@@ -29,12 +26,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class VectorFit:
-    """A model that makes a vector of a text, of a list of tokens, of a conversation, or of any of
-    these."""
+    """A model that makes a vector of a text, of a list of tokens, or of either."""
 
     text: TensorSpec | None
     tokens: TensorSpec | None
-    messages: TensorSpec | None
     vector: TensorSpec
 
 
@@ -57,21 +52,17 @@ class HearingFit:
 
 
 def vector_fit(signature: Signature) -> VectorFit | None:
-    """One vector of floats a row, of a text, of tokens or of a conversation."""
+    """One vector of floats a row, of a text or of tokens."""
     vectors = [s for s in signature.outputs if s.form is Form.ARRAY and len(s.shape) == 1]
     if signature.streams or len(vectors) != 1 or not _is_floats(vectors[0]):
         return None
-    # The other inputs say how it reads.
-    inputs = [spec for spec in signature.inputs if spec.name not in BESIDE or not spec.optional]
-    read = {
-        "text": _one([spec for spec in inputs if _is_text(spec)]),
-        "tokens": _one([spec for spec in inputs if _is_tokens(spec)]),
-        "messages": _one([s for s in inputs if s.name == "messages" and s.form is Form.JSON]),
-    }
-    needed = [spec for spec in inputs if not spec.optional]
+    text, tokens = (
+        _one([spec for spec in signature.inputs if fits(spec)]) for fits in (_is_text, _is_tokens)
+    )
+    needed = [spec for spec in signature.inputs if not spec.optional]
     if needed:  # the others cannot stand alone
-        read = {kind: spec if [spec] == needed else None for kind, spec in read.items()}
-    return VectorFit(**read, vector=vectors[0]) if any(read.values()) else None
+        text, tokens = (spec if [spec] == needed else None for spec in (text, tokens))
+    return VectorFit(text, tokens, vectors[0]) if text or tokens else None
 
 
 def score_fit(signature: Signature) -> ScoreFit | None:
@@ -299,23 +290,6 @@ class AbleModels:
             able[name, any_of] = loaded
         return loaded
 
-    def store(self, name: str | None, added: str = "") -> VariantStore:
-        """Where the variants of the model of this name are, or without one those of the only model
-        that takes any. BadField if it takes none, or requests for `added` mean another already."""
-        taking = {m.name: s for m in self._runtime.models() if (s := _store(m))}
-        names = [*taking] if name is None else [n for n in taking if n == name]
-        if len(names) != 1:
-            there = ", ".join(sorted(taking)) or "none: start one with adapter_folder=FOLDER"
-            raise BadField(
-                "base_model_name",
-                f"must be one of the models that take adapters; there are {there}",
-            )
-        with suppress(UnknownModel):
-            other = added and self.named(added)
-            if other and (other.name != names[0] or added in (other.name, *_names_of(other))):
-                raise BadField("lora_name", f"the model {other.name!r} answers by this name")
-        return taking[names[0]]
-
     def _only(self, any_of: Sequence[str]) -> str:
         """Return the only model that has the first of these abilities which any has; BadField if
         there are more or none."""
@@ -362,11 +336,4 @@ ABLE: Final[dict[str, Callable[[LoadedModel], bool]]] = {
     "cosines": lambda m: (fit := vector_fit(m.signature)) is not None and fit.text is not None,
     "transcriptions": lambda loaded: hearing_fit(loaded.signature) is not None,
     "translations": lambda m: (fit := hearing_fit(m.signature)) is not None and fit.translates,
-    "adapters": lambda loaded: _store(loaded) is not None,
 }
-
-
-def _store(loaded: LoadedModel) -> VariantStore | None:
-    """Where a model's variants may be added, if they may."""
-    store = loaded.model.variant_store
-    return store if store is not None and store.takes_more else None

@@ -7,13 +7,12 @@ say how it goes onto the wire.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from wherry.llm.openai.chat_answer import AnswerToken, ChatAnswer, ChatChoice, ChunkChoice
+from wherry.llm.openai.chat_answer import ChatAnswer, ChatChoice, ChunkChoice
 from wherry.llm.openai.generation import ChoiceDelta, OpenAIAnswer
 
 Kind = Literal["reasoning", "text", "call"]
@@ -32,8 +31,6 @@ class AnswerPart:
     name: str = ""
     #: Of a call: its arguments.
     text: str = ""
-    #: Of a text: the log probabilities of its tokens, as a chat has them.
-    logprobs: list[AnswerToken] = field(default_factory=list)
 
 
 class PartedAnswer(OpenAIAnswer, Generic[EventT]):
@@ -47,8 +44,6 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
         self.id = f"{self.prefix}_{chat.request_id}"
         self.choices, self.usage = chat.choices, chat.usage
         self.parts: list[AnswerPart] = []
-        #: Log probabilities of tokens whose text is still to come.
-        self._tokens: list[AnswerToken] = []
         self._chat = chat
         #: The last part goes on.
         self._open = False
@@ -65,8 +60,8 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
         """The events of a part that begins."""
 
     @abstractmethod
-    def grown(self, part: AnswerPart, text: str, logprobs: Sequence[AnswerToken]) -> list[EventT]:
-        """The events of more text of a part, which has it already, and of that text's tokens."""
+    def grown(self, part: AnswerPart, text: str) -> list[EventT]:
+        """The events of more text of a part, which has it already."""
 
     @abstractmethod
     def closed(self, part: AnswerPart, *, cut: bool) -> list[EventT]:
@@ -88,8 +83,6 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
         events = self._begin(None)
         for chunk in self._chat.end():
             events += self._more(chunk)
-        if self._open:
-            self._give_tokens(self.parts[-1])  # those whose text does not show
         choice = self._chat.choices[0]
         cut = choice.finish_reason == "length"
         return [*events, *self._close(cut=cut), *self.ended(choice)]
@@ -100,8 +93,6 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
 
     def _more(self, chunk: ChunkChoice) -> list[EventT]:
         events, delta = list[EventT](), chunk.delta
-        if chunk.logprobs is not None:
-            self._tokens += chunk.logprobs.content
         if delta.reasoning_content:
             events += self._grow("reasoning", delta.reasoning_content)
         if delta.content:
@@ -118,7 +109,7 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
         events = [] if going_on else self._start(kind)
         part = self.parts[-1]
         part.text += text
-        return [*events, *self.grown(part, text, self._give_tokens(part))]
+        return [*events, *self.grown(part, text)]
 
     def _start(self, kind: Kind, **about: Any) -> list[EventT]:
         events = self._close(cut=False)
@@ -130,10 +121,3 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
     def _close(self, *, cut: bool) -> list[EventT]:
         was_open, self._open = self._open, False
         return self.closed(self.parts[-1], cut=cut) if was_open else []
-
-    def _give_tokens(self, part: AnswerPart) -> list[AnswerToken]:
-        """Give the tokens that wait to a part; only a text keeps them."""
-        tokens, self._tokens = self._tokens, []
-        if part.kind == "text":
-            part.logprobs += tokens
-        return tokens

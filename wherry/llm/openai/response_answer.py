@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from wherry.llm.openai.chat_answer import AnswerToken, ChatAnswer, ChatChoice
+from wherry.llm.openai.chat_answer import ChatAnswer, ChatChoice
 from wherry.llm.openai.errors import OpenAIError, OpenAIErrorFields
 from wherry.llm.openai.generation import ChoiceDelta
 from wherry.llm.openai.parts import AnswerPart, PartedAnswer
@@ -21,7 +21,8 @@ class OutputText(msgspec.Struct, kw_only=True, tag_field="type", tag="output_tex
 
     text: str
     annotations: list[Any] = []
-    logprobs: list[AnswerToken]
+    #: OpenAI's clients count on it; only chats have any.
+    logprobs: list[Any] = []
 
 
 class ReasoningText(msgspec.Struct, kw_only=True, tag_field="type", tag="reasoning_text"):
@@ -123,19 +124,6 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     usage: ResponseUsage | None = None
 
 
-class EventChoice(msgspec.Struct):
-    """A token that might have stood somewhere, as events have it."""
-
-    token: str
-    logprob: float | None
-
-
-class EventToken(EventChoice):
-    """A token, and those that might have stood there, as events have them."""
-
-    top_logprobs: list[EventChoice]
-
-
 class ResponseEvent(msgspec.Struct, kw_only=True):
     """A step of a response."""
 
@@ -150,7 +138,7 @@ class ResponseEvent(msgspec.Struct, kw_only=True):
     content_index: int | Unset = msgspec.UNSET
     item: Item | Unset = msgspec.UNSET
     part: OutputText | ReasoningText | Unset = msgspec.UNSET
-    logprobs: list[EventToken] | Unset = msgspec.UNSET
+    logprobs: list[Any] | Unset = msgspec.UNSET
     delta: str | Unset = msgspec.UNSET
     text: str | Unset = msgspec.UNSET
     name: str | Unset = msgspec.UNSET
@@ -203,10 +191,8 @@ class ResponseAnswer(PartedAnswer[ResponseEvent]):
             self._of_part(part, "content_part.added", part=item.content[0]),
         ]
 
-    def grown(
-        self, part: AnswerPart, text: str, logprobs: Sequence[AnswerToken]
-    ) -> list[ResponseEvent]:
-        return [self._of_part(part, f"{_NAMES[part.kind]}.delta", logprobs, delta=text)]
+    def grown(self, part: AnswerPart, text: str) -> list[ResponseEvent]:
+        return [self._of_part(part, f"{_NAMES[part.kind]}.delta", delta=text)]
 
     def closed(self, part: AnswerPart, *, cut: bool) -> list[ResponseEvent]:
         item = self._item(part, "incomplete" if cut else "completed")
@@ -216,7 +202,7 @@ class ResponseAnswer(PartedAnswer[ResponseEvent]):
             events = [self._of_part(part, done, name=item.name, arguments=part.text)]
         else:
             events = [
-                self._of_part(part, done, part.logprobs, text=part.text),
+                self._of_part(part, done, text=part.text),
                 self._of_part(part, "content_part.done", part=item.content[0]),
             ]
         return [*events, self._event("output_item.done", output_index=part.place, item=item)]
@@ -226,7 +212,6 @@ class ResponseAnswer(PartedAnswer[ResponseEvent]):
         events: list[ResponseEvent] = []
         if not self.parts:
             empty = AnswerPart("text", 0)
-            self._give_tokens(empty)
             self.parts.append(empty)
             events = [*self.opened(empty), *self.closed(empty, cut=cut)]
         self._status = "incomplete" if cut else "completed"
@@ -273,14 +258,12 @@ class ResponseAnswer(PartedAnswer[ResponseEvent]):
         self._events += 1
         return ResponseEvent(type=f"response.{kind}", sequence_number=number, **fields)
 
-    def _of_part(
-        self, part: AnswerPart, kind: str, logprobs: Sequence[AnswerToken] = (), /, **fields: Any
-    ) -> ResponseEvent:
+    def _of_part(self, part: AnswerPart, kind: str, /, **fields: Any) -> ResponseEvent:
         event = self._event(kind, item_id=self._id(part), output_index=part.place, **fields)
         if part.kind != "call":
             event.content_index = 0
         if kind.startswith("output_text."):
-            event.logprobs = [_without_bytes(token) for token in logprobs]
+            event.logprobs = []
         return event
 
     def _id(self, part: AnswerPart) -> str:
@@ -300,13 +283,7 @@ class ResponseAnswer(PartedAnswer[ResponseEvent]):
             )
         if part.kind == "reasoning":
             return OutputReasoning(id=id, status=status, content=[ReasoningText(text=part.text)])
-        text = OutputText(text=part.text, logprobs=[*part.logprobs])
-        return OutputMessage(id=id, status=status, content=[text])
-
-
-def _without_bytes(token: AnswerToken) -> EventToken:
-    top = [EventChoice(one.token, one.logprob) for one in token.top_logprobs]
-    return EventToken(token.token, token.logprob, top)
+        return OutputMessage(id=id, status=status, content=[OutputText(text=part.text)])
 
 
 #: How the events of a part's text are called.

@@ -22,7 +22,7 @@ from wherry.llm.openai.chat_request import (
 )
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.generation_request import JsonSchema, ResponseFormat
-from wherry.llm.openai.reading import Alternatives, NotDone, Whole
+from wherry.llm.openai.reading import NotDone, Whole
 
 Json = dict[str, Any]
 #: Between a namespace and a function in the name that a model is told, as vLLM has it.
@@ -99,6 +99,7 @@ OF_RESPONSES: Final = {
     "prompt": NotDone(use="its text as input"),
     "max_tool_calls": NotDone(),
     "context_management": NotDone(([],)),
+    "top_logprobs": NotDone((0,), use="a chat"),
 }
 
 
@@ -147,9 +148,6 @@ class SomeByName(
     tools: list[ToolByName]
 
 
-Included = Literal["reasoning.encrypted_content", "message.output_text.logprobs"]
-
-
 class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/responses."""
 
@@ -171,9 +169,8 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     metadata: dict[str, str] | None = None
     #: auto: as vLLM has it, the beginning of a conversation that is too long is left out.
     truncation: Literal["auto", "disabled"] | None = None
-    top_logprobs: Alternatives | None = None
     #: What the model thinks is not a secret: there is nothing to encrypt.
-    include: list[Included] | None = None
+    include: list[Literal["reasoning.encrypted_content"]] | None = None
 
     # They ask for something to be kept, or for what was.
     store: bool | None = None
@@ -255,14 +252,10 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         return self._chat(self._messages(before))
 
     def _chat(self, messages: list[dict[str, Any]]) -> ChatRequest:
-        included = "message.output_text.logprobs" in (self.include or ())
-        wants_logprobs = included or bool(self.top_logprobs)
         return ChatRequest(
             model=self.model,
             messages=messages,
             max_completion_tokens=self.max_output_tokens,
-            logprobs=wants_logprobs or None,
-            top_logprobs=self.top_logprobs if wants_logprobs else None,
             truncate_prompt_tokens=-1 if self.truncation == "auto" else None,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -282,7 +275,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             "max_output_tokens": self.max_output_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "top_logprobs": self.top_logprobs or 0,
             "text": ResponseText(form or TextFormat(type="text")),
             "tools": self.offered(),
             "tool_choice": self.tool_choice or "auto",

@@ -27,15 +27,12 @@ from wherry.llm.openai.response_answer import (
     ResponseObject,
 )
 from wherry.llm.openai.response_request import NOTHING_KEPT, ResponsesRequest
-from wherry.llm.openai.tokens import ResponseTokens, TokenizerAnswer, response_tokens
 from wherry.server.api import (
     LARGE_BYTES,
     Exchange,
-    Operation,
     Route,
     check_values,
     generation,
-    inference,
     respond,
     tells,
 )
@@ -167,24 +164,13 @@ class ResponseRoutes:
         self._kept = KeptResponses(models.entry.common.openai.max_kept_responses)
 
     def routes(self) -> dict[str, Route]:
-        def route(
-            start: Callable[[ClientRequest, ResponseContext], None], operation: Operation
-        ) -> Route:
-            return self._models.route(self._read, partial(self._find, start), operation, "chat")
-
-        made = generation(
+        operation = generation(
             "Continue a conversation, in OpenAI's newer form",
             ResponsesRequest,
             ResponseObject,
             ResponseEvent,
         )
-        counted = inference(
-            "Count the tokens of a response's request", ResponsesRequest, ResponseTokens
-        )
-        return {
-            PATH: route(self._start, made),
-            f"{PATH}/input_tokens": route(self._count, counted),
-        }
+        return {PATH: self._models.route(self._read, self._find, operation, "chat")}
 
     def patterns(self) -> dict[str, Route]:
         operations = {
@@ -215,16 +201,11 @@ class ResponseRoutes:
             request.checked(context.read(), body)
         return context
 
-    def _find(
-        self,
-        start: Callable[[ClientRequest, ResponseContext], None],
-        request: ClientRequest,
-        context: ResponseContext,
-    ) -> None:
+    def _find(self, request: ClientRequest, context: ResponseContext) -> None:
         """Look up what the request refers to, and start; reading much is for another thread."""
         parsed = context.parsed
         if not context.refers:
-            start(request, context)
+            self._start(request, context)
             return
         before, named = self._referred(context, request.exchange.request.caller)
         kept, earlier = [*before, *named.values()], sum(turn.nbytes for turn in before)
@@ -246,9 +227,9 @@ class ResponseRoutes:
 
         # An item counts as often as it is named.
         if sum(turn.nbytes for turn in kept) * (1 + len(context.references)) > LARGE_BYTES:
-            request.off_loop(read_large, partial(start, request), reads=True)
+            request.off_loop(read_large, partial(self._start, request), reads=True)
         else:
-            start(request, read())
+            self._start(request, read())
 
     def _referred(
         self, context: ResponseContext, owner: str
@@ -279,14 +260,6 @@ class ResponseRoutes:
         keep = partial(self._keep, context, sent.caller) if keeps else None
         repeated = {**parsed.repeated(), "store": keeps}
         answer = ResponseAnswer(chat, repeated, keep, parsed.call_names())
-        Generation(request, loaded, parsed, answer).submit(context.call)
-
-    def _count(self, request: ClientRequest, context: ResponseContext) -> None:
-        parsed = msgspec.structs.replace(context.parsed, stream=None)
-        loaded = self._models.able(parsed.model, "tokens")
-        name = parsed.model or loaded.reported_name()
-        answer = TokenizerAnswer(name, request.id, response_tokens)
-        context.call.inputs["task"] = "tokenize"
         Generation(request, loaded, parsed, answer).submit(context.call)
 
     def _keep(self, context: ResponseContext, owner: str, response: ResponseObject) -> bool:

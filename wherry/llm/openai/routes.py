@@ -17,7 +17,6 @@ import msgspec
 
 from wherry.core.api import Buffer
 from wherry.llm.chat_page.routes import ChatPage
-from wherry.llm.openai.adapter_routes import adapter_routes
 from wherry.llm.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
 from wherry.llm.openai.chat_request import ChatRequest
 from wherry.llm.openai.client_request import ClientRequest
@@ -49,16 +48,15 @@ from wherry.server.api import (
 )
 
 PATH: Final = "/invocations"
-_OF_TEXTS: Final = {"embeddings": "/v1/embeddings"}
 _SCORES: Final = dict.fromkeys(("scores", "cosines"), "/v1/score")
 #: A field that only some routes have, and the path for each ability that a model may have: the
 #: first of both that holds.
 MEANT: Final[Mapping[str, Mapping[str, str]]] = {
-    "messages": {"chat": "/v1/chat/completions", **_OF_TEXTS},
+    "messages": {"chat": "/v1/chat/completions"},
     "prompt": {"completions": "/v1/completions"},
     "query": dict.fromkeys(("scores", "cosines"), "/v1/rerank"),
     **dict.fromkeys(("text_1", "text_2"), _SCORES),
-    "input": _OF_TEXTS,
+    "input": {"embeddings": "/v1/embeddings"},
 }
 
 
@@ -151,7 +149,6 @@ class OpenAI:
             "/version": Route({"GET": self._version}, "metadata", operations=version),
             **self._of_models(),
             **task_routes(self._models),
-            **adapter_routes(self._models),
             f"{MODELS}/{{model*}}": Route(
                 {"GET": self._show}, "metadata", operations=one, needs=(*ABLE,)
             ),

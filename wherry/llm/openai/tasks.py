@@ -1,5 +1,4 @@
-"""How do texts, tokens or a conversation become vectors, pairs of texts scores, and documents an
-order?"""
+"""How do texts or tokens become vectors, pairs of texts scores, and documents an order?"""
 
 from __future__ import annotations
 
@@ -31,7 +30,6 @@ from wherry.llm.openai.task_requests import (
     Pairs,
     RerankRequest,
     ScoreRequest,
-    columns_beside,
 )
 from wherry.server.api import (
     HttpEntry,
@@ -46,9 +44,6 @@ TaskRequest = EmbeddingRequest | RerankRequest | ScoreRequest
 
 #: Rows written between two pauses, which takes some milliseconds.
 ROWS_AT_ONCE: Final = 16
-#: Fields that are done here for tokens, and for all rows, if the model has no input of that name.
-CUTS: Final = frozenset(("truncate_prompt_tokens", "truncation_side"))
-ACTIVATION: Final = "use_activation"
 
 
 class ReadTokens(msgspec.Struct):
@@ -166,23 +161,13 @@ class RowsCall(InferCall):
 
 
 def embedding(loaded: LoadedModel, request: EmbeddingRequest) -> Task:
-    """A row for each text, list of tokens or conversation, of which the model makes a vector.
-    BadField."""
+    """A row for each text or list of tokens, of which the model makes a vector. BadField."""
     fit = vector_fit(loaded.signature)
     assert fit is not None
     size = fit.vector.shape[0]
     if request.dimensions is not None and 0 <= size < request.dimensions:
         raise BadField("dimensions", f"the model '{loaded.name}' has {size}")
-    to_one = False  # vectors are brought to length 1 here
-    if request.use_activation is not None and loaded.signature.input(ACTIVATION) is None:
-        if not request.use_activation:
-            problem = f"the model '{loaded.name}' has no other numbers than those that it tells"
-            raise BadField(ACTIVATION, problem)
-        to_one = True
     spec, column, tokens = _read(loaded, fit, request)
-    # Tokens are cut here, texts where they are tokenized.
-    done = {ACTIVATION} | (CUTS if spec is fit.tokens else frozenset())
-    beside = columns_beside(request, loaded, len(column), frozenset(done))
 
     def encode(response: InferResponse, id: str) -> Sequence[Buffer]:
         vectors: Numbers = np.asarray(response.outputs[fit.vector.name], np.dtype("<f4"))
@@ -194,10 +179,9 @@ def embedding(loaded: LoadedModel, request: EmbeddingRequest) -> Task:
             created=int(time.time()),
             data=[],
         )
-        shown = _shortened(loaded, request, vectors, to_one=to_one)
-        return _encoded(loaded, request, shown, about)
+        return _encoded(loaded, request, _shortened(loaded, request, vectors), about)
 
-    return Task("embeddings", RequestValues({spec.name: column, **beside}, len(column)), encode)
+    return Task("embeddings", RequestValues({spec.name: column}, len(column)), encode)
 
 
 def _encoded(
@@ -217,51 +201,30 @@ def _encoded(
     return [*parts, b"]}"]
 
 
-def _shortened(
-    loaded: LoadedModel, request: EmbeddingRequest, vectors: Numbers, *, to_one: bool
-) -> Numbers:
+def _shortened(loaded: LoadedModel, request: EmbeddingRequest, vectors: Numbers) -> Numbers:
     """The first numbers of each vector, of length 1, as OpenAI shortens them."""
     most, width = request.dimensions, vectors.shape[1]
     if most is not None and most > width:
         raise BadField("dimensions", f"the model '{loaded.name}' has {width}")
-    if most is not None and most < width:
-        return of_length_one(np.ascontiguousarray(vectors[:, :most]))
-    return of_length_one(vectors) if to_one else vectors
+    if most is None or most == width:
+        return vectors
+    return of_length_one(np.ascontiguousarray(vectors[:, :most]))
 
 
 def _read(
     loaded: LoadedModel, fit: VectorFit, request: EmbeddingRequest
 ) -> tuple[TensorSpec, Any, int]:
-    """The input for what was sent, its column, and the tokens that were sent as such. BadField:
+    """The input for what was sent, its column, and how many tokens were sent as such. BadField:
     the model has no such input."""
-    read, name = request.rows(), loaded.name
-    if read.texts:
-        if fit.text is None:
-            takes = "tokens" if fit.tokens else "messages"
-            raise BadField("input", f"the model '{name}' takes {takes}, and no texts")
-        return fit.text, read.texts, 0
-    if read.conversations:
-        if fit.messages is None:
-            raise BadField("messages", f"the model '{name}' does not support it; send input")
-        return fit.messages, read.conversations, 0
-    if fit.tokens is None:
-        takes = "texts" if fit.text else "messages"
-        raise BadField("input", f"the model '{name}' takes {takes}, and no tokens")
-    tokens = _cut(loaded, request, read.tokens)
-    return fit.tokens, _token_column(tokens, fit.tokens, name), sum(map(len, tokens))
-
-
-def _cut(
-    loaded: LoadedModel, request: EmbeddingRequest, tokens: Sequence[list[int]]
-) -> Sequence[list[int]]:
-    """The tokens that are to be read, unless the model itself cuts them."""
-    most = request.truncate_prompt_tokens
-    if most in (None, -1) or loaded.signature.input("truncate_prompt_tokens"):
-        return tokens
-    if most == 0:
-        raise BadField("truncate_prompt_tokens", "leaves no token")
-    left = request.truncation_side == "left"
-    return [row[-most:] if left else row[:most] for row in tokens]
+    rows, name = request.rows(), loaded.name
+    sent, other = ("texts", "tokens") if isinstance(rows[0], str) else ("tokens", "texts")
+    spec = fit.text if sent == "texts" else fit.tokens
+    if spec is None:
+        raise BadField("input", f"the model '{name}' takes {other}, and no {sent}")
+    if spec is fit.text:
+        return spec, rows, 0
+    tokens: Any = rows
+    return spec, _token_column(tokens, spec, name), sum(map(len, tokens))
 
 
 def _token_column(tokens: Sequence[list[int]], spec: TensorSpec, model: str) -> Any:
@@ -290,7 +253,7 @@ def of_length_one(vectors: Numbers) -> Numbers:
 def rerank(loaded: LoadedModel, request: RerankRequest) -> Task:
     """Documents, by how well they answer a query."""
     pairs = request.pairs()
-    columns, rows, scores_of = _scored(loaded, request, pairs)
+    columns, rows, scores_of = _scored(loaded, pairs)
 
     def encode(response: InferResponse, id: str) -> Sequence[Buffer]:
         scores = scores_of(response)
@@ -314,7 +277,7 @@ def rerank(loaded: LoadedModel, request: RerankRequest) -> Task:
 
 def score(loaded: LoadedModel, request: ScoreRequest) -> Task:
     """A score for each pair of texts, in their order."""
-    columns, rows, scores_of = _scored(loaded, request, request.pairs())
+    columns, rows, scores_of = _scored(loaded, request.pairs())
 
     def encode(response: InferResponse, id: str) -> Sequence[Buffer]:
         data = [
@@ -335,7 +298,7 @@ def score(loaded: LoadedModel, request: ScoreRequest) -> Task:
 
 
 def _scored(
-    loaded: LoadedModel, request: RerankRequest | ScoreRequest, pairs: Pairs
+    loaded: LoadedModel, pairs: Pairs
 ) -> tuple[Columns, int, Callable[[InferResponse], list[float]]]:
     """Columns and rows of pairs, and what makes their scores of the response."""
     columns, numbers_of = _cross_encoded(loaded, pairs) or _cosines(loaded, pairs)
@@ -348,12 +311,12 @@ def _scored(
         made: list[float] = scores.tolist()
         return made
 
-    return {**columns, **columns_beside(request, loaded, rows)}, rows, scores_of
+    return columns, rows, scores_of
 
 
 def _cross_encoded(
     loaded: LoadedModel, pairs: Pairs
-) -> tuple[dict[str, list[str]], Callable[[InferResponse], Numbers]] | None:
+) -> tuple[Columns, Callable[[InferResponse], Numbers]] | None:
     """How pairs go to a model that reads two texts at once; None: it does not."""
     fit = score_fit(loaded.signature)
     if fit is None:
@@ -368,7 +331,7 @@ def _cross_encoded(
 
 def _cosines(
     loaded: LoadedModel, pairs: Pairs
-) -> tuple[dict[str, list[str]], Callable[[InferResponse], Numbers]]:
+) -> tuple[Columns, Callable[[InferResponse], Numbers]]:
     """How pairs go to a model that makes a vector of each text, once of each that is alike."""
     fit = vector_fit(loaded.signature)
     assert fit is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -101,13 +101,6 @@ class CountedTokens(msgspec.Struct):
     input_tokens: int
 
 
-class ResponseTokens(msgspec.Struct):
-    """How many tokens the model would read."""
-
-    object: Literal["response.input_tokens"]
-    input_tokens: int
-
-
 class TokenizerAnswer(OpenAIAnswer):
     """The only piece of an answer, which is `made` of it."""
 
@@ -155,8 +148,3 @@ def tokens_text(piece: ChoiceDelta) -> TokensText:
 def counted_tokens(piece: ChoiceDelta) -> CountedTokens:
     """How many tokens a conversation has, in Anthropic's form."""
     return CountedTokens(len(piece.token_ids))
-
-
-def response_tokens(piece: ChoiceDelta) -> ResponseTokens:
-    """The same of a response, in OpenAI's form."""
-    return ResponseTokens("response.input_tokens", len(piece.token_ids))

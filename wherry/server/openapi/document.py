@@ -14,15 +14,12 @@ from typing import Any, Final
 from wherry.core.api import LoadedModel
 from wherry.llm.api import (
     ABLE,
-    BESIDE,
-    CUTS,
     MESSAGES,
     MOST_INPUTS,
     MOST_PAIRS,
     MOST_ROLE_CHARS,
     AnthropicError,
     OpenAIError,
-    VectorFit,
     abilities,
     speaks_openai,
     vector_fit,
@@ -108,7 +105,7 @@ def task_schemas(models: Iterable[LoadedModel]) -> dict[str, Json]:
 def _keywords(name: str, found: Sequence[Sequence[LoadedModel]]) -> Json:
     """Of a request for models with one of some abilities, those with the best one first."""
     able = [loaded for models in found for loaded in models]
-    properties: Json = _beside(able, of_pairs=name in ("RerankRequest", "ScoreRequest"))
+    properties: Json = {}
     levels = [m.config.priority_levels for m in able]
     if all(levels):  # else any number is the same
         properties["priority"] = {"enum": [*range(max(levels) + 1), None]}
@@ -123,43 +120,16 @@ def _keywords(name: str, found: Sequence[Sequence[LoadedModel]]) -> Json:
         widths = [fit.vector.shape[0] for fit in fits]
         most = {"maximum": max(widths)} if min(widths) >= 0 else {}
         properties["dimensions"] = {"anyOf": [{"type": "integer", "minimum": 1, **most}, _NULL]}
-        whole = {spec.name for m in able for spec in m.signature.inputs}
-        cut = {n: {"enum": [*BESIDE[n], None]} for n in CUTS - whole}
-        more["oneOf"] = _read(fits, cut)
+        lists = list_of(_TOKENS, minItems=1, maxItems=MOST_INPUTS)
+        read = [ANY_TEXT, _TEXTS] if any(fit.text for fit in fits) else []
+        read += [_TOKENS, lists] if any(fit.tokens for fit in fits) else []
+        properties["input"] = {"anyOf": read}
+        more["required"] = ["input", *more.get("required", ())]
         return {"properties": properties, **more}
     first, *others = ("text_1", "text_2") if name == "ScoreRequest" else ("query", "documents")
     properties |= dict.fromkeys(others if first == "query" else (first, *others), _DOCUMENTS)
     more["required"] = [first, *others, *more.get("required", ())]
     return {"properties": properties, **more}
-
-
-def _beside(able: Sequence[LoadedModel], *, of_pairs: bool) -> Json:
-    """The fields that say how a model reads, where no model here can be told: only with the values
-    that ask for nothing."""
-    known = {spec.name for m in able for spec in m.signature.inputs}
-    if not of_pairs:
-        known |= CUTS  # of tokens: what may stand beside texts is said with them
-    left = {name: neutral for name, neutral in BESIDE.items() if name not in known}
-    return {field: {"enum": [*neutral, None]} for field, neutral in left.items()}
-
-
-def _read(fits: Sequence[VectorFit], cut: Json) -> list[Json]:
-    """What a model is to read, as far as a model here takes it. `cut`: what may be said of how much
-    of a text is read."""
-    lists = list_of(_TOKENS, minItems=1, maxItems=MOST_INPUTS)
-    kinds: list[tuple[bool, str, Json, Json]] = [
-        (any(fit.text for fit in fits), "input", {"anyOf": [ANY_TEXT, _TEXTS]}, cut),
-        (any(fit.tokens for fit in fits), "input", {"anyOf": [_TOKENS, lists]}, {}),
-        (any(fit.messages for fit in fits), "messages", CHAT_MESSAGES, cut),
-    ]
-    return [
-        {
-            "required": [name],
-            "properties": {"input": _NULL, "messages": _NULL, **beside, name: schema},
-        }
-        for there, name, schema, beside in kinds
-        if there
-    ]
 
 
 #: Models that have paths of their own in a document; the others have those of any model. A

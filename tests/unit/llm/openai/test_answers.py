@@ -246,18 +246,6 @@ def test_usage_comes_last_and_the_chunks_before_say_that_they_have_none() -> Non
     assert last["usage"]["total_tokens"] == 6
 
 
-def test_each_event_may_say_how_much_it_is_so_far() -> None:
-    answer: Any = ChatAnswer("m", "x", shown=AnswerParts(usage=True, continuous_usage=True))
-    first = ChoiceDelta(0, "a", token_ids=[1], details={"prompt_tokens": 4})
-    chunks = [plain(answer.chunk(choice))["usage"] for choice in answer.take(first)]
-    more = answer.take(ChoiceDelta(0, "b", "stop", token_ids=[2, 3], usage=USAGE))
-    chunks += [plain(answer.chunk(choice))["usage"] for choice in more]
-    assert [(one["prompt_tokens"], one["completion_tokens"]) for one in chunks] == [
-        (4, 0), (4, 1), (4, 3)
-    ]  # fmt: skip
-    assert chunks[-1]["total_tokens"] == 7
-
-
 def test_tokens_are_told_where_they_are_wished_for() -> None:
     shown, details = AnswerParts(token_ids=True), {"prompt_token_ids": [7, 8]}
     chat: Any = ChatAnswer("m", "x", shown=shown)
@@ -266,27 +254,19 @@ def test_tokens_are_told_where_they_are_wished_for() -> None:
         ChoiceDelta(0, "a", token_ids=[1], details=details),
         ChoiceDelta(0, "", "stop", token_ids=[2], details={"stop_reason": 2}),
     ]
-    chunks = [plain(chat.chunk(choice)) for piece in pieces for choice in chat.take(piece)]
+    chunks = [plain(chat.chunk(choice)) for piece in pieces for choice in chat.add(piece)]
     assert [chunk.get("prompt_token_ids") for chunk in chunks] == [[7, 8], None, None]
     assert [chunk["choices"][0].get("token_ids") for chunk in chunks] == [None, [1], [2]]
     whole = plain(chat.whole())
     assert (whole["prompt_token_ids"], whole["choices"][0]["token_ids"]) == ([7, 8], [1, 2])
     assert whole["choices"][0]["stop_reason"] == 2
-    events = [choice for piece in pieces for choice in plain(text.take(piece))]
+    events = [choice for piece in pieces for choice in plain(text.add(piece))]
     assert [event.get("prompt_token_ids") for event in events] == [[7, 8], None]
     choice = plain(text.whole())["choices"][0]
     assert (choice["prompt_token_ids"], choice["token_ids"], choice["stop_reason"]) == (
         [7, 8], [1, 2], 2
     )  # fmt: skip
     assert ChatAnswer("m", "x").whole().prompt_token_ids is None
-
-
-def test_tokens_may_be_called_by_their_numbers() -> None:
-    answer = TextAnswer("m", "x", [], 1, AnswerParts(tokens_as_ids=True))
-    answer.take(ChoiceDelta(0, "a", "stop", logprobs=[token("a", -1.0)]))
-    logprobs = plain(answer.whole())["choices"][0]["logprobs"]
-    assert logprobs["tokens"] == ["token_id:1"]
-    assert logprobs["top_logprobs"] == [{"token_id:1": -1.0}]
 
 
 def test_an_echo_stands_in_front_of_a_chats_answer() -> None:

@@ -125,35 +125,6 @@ def test_an_error_is_an_event_that_says_so_in_two_ways() -> None:
     assert event["sequence_number"] == 5
 
 
-def test_tokens_come_with_their_text_and_stand_in_the_whole() -> None:
-    def token(text: str) -> dict[str, Any]:
-        one = {"token": text, "logprob": -0.5, "bytes": list(text.encode()), "id": 1}
-        return {**one, "top": [one]}
-
-    answer = ResponseAnswer(ChatAnswer("m", "x"), ResponsesRequest(input="?").repeated())
-    style = {"style": {"thoughts": "think"}}
-    events = []
-    for text in ("<think>", "hm", "</think>", "so", " be", " it"):
-        events += plain(answer.add(ChoiceDelta(0, text, logprobs=[token(text)], details=style)))
-        style = {}
-    events += plain(answer.add(ChoiceDelta(0, "", "stop"))) + plain(answer.end())
-    deltas = [e for e in events if e["type"] == "response.output_text.delta"]
-    said = [[t["token"] for t in e["logprobs"]] for e in deltas]
-    assert said == [["</think>", "so"], [" be"], [" it"]]
-    top = [{"token": " be", "logprob": -0.5}]
-    assert deltas[1]["logprobs"] == [{"token": " be", "logprob": -0.5, "top_logprobs": top}]
-    (done,) = [e for e in events if e["type"] == "response.output_text.done"]
-    assert (
-        done["logprobs"][1:]
-        == deltas[0]["logprobs"][1:] + deltas[1]["logprobs"] + (deltas[2]["logprobs"])
-    )
-    *_, message = plain(answer.whole())["output"]
-    assert [t["bytes"] for t in message["content"][0]["logprobs"]][1] == list(b"so")
-    for event in events:
-        EVENTS.validate_python(event)
-    Response.model_validate(plain(answer.whole()))
-
-
 def test_events_and_responses_are_of_the_types_of_openai_s_client() -> None:
     asked = {
         "input": "?",

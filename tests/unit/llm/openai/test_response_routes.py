@@ -165,14 +165,6 @@ def test_a_reference_counts_as_often_as_it_is_made() -> None:
         assert error(both)[:2] == (400, "input[1]")
 
 
-def test_tokens_are_counted_with_all_that_came_before(client: Client) -> None:
-    first = asked(client, "Hi").json
-    body = {"input": "And?", "previous_response_id": first["id"], "stream": True}
-    refused = client.post(f"{RESPONSES}/input_tokens", body)
-    assert error(refused)[:2] == (400, "model")  # this one has no tokenizer
-    assert error(client.post(f"{RESPONSES}/input_tokens", {"input": []}))[:2] == (400, "input")
-
-
 def test_a_server_that_keeps_none_says_so() -> None:
     with served(tell) as client:
         first = asked(client, "Hi").json

@@ -157,7 +157,7 @@ def test_the_form_of_the_text_is_the_chats(given: dict[str, Any], constraint: An
         ({"conversation": {"id": "conv_1"}}, "conversation"),
         ({"truncation": "middle"}, "truncation"),
         ({"include": ["file_search_call.results"]}, "include[0]"),
-        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"include": ["message.output_text.logprobs"]}, "include[0]"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
@@ -199,20 +199,7 @@ def test_what_asks_for_nothing_is_accepted() -> None:
         stream_options={"include_obfuscation": False}, max_tool_calls=None,
     ).chat().call()  # fmt: skip
     request(include=["reasoning.encrypted_content"]).chat()
-    request(top_logprobs=0).chat()
     request(reasoning={"summary": "auto"}, text={"verbosity": "medium"}).chat()
-
-
-def test_log_probabilities_are_those_of_a_chat() -> None:
-    def asked(**fields: Any) -> Any:
-        return request(**fields).chat().call().inputs["parameters"].get("logprobs")
-
-    wanted = ["message.output_text.logprobs"]
-    assert asked() is None
-    assert asked(top_logprobs=0) is None
-    assert asked(include=wanted) == 0
-    assert asked(include=wanted, top_logprobs=3) == 3
-    assert asked(top_logprobs=3) == 3
 
 
 def test_a_conversation_may_lose_its_beginning() -> None:

@@ -71,32 +71,13 @@ def broken(a: list[str], b: list[str]) -> list[float]:
     return [float("nan")] * len(a)
 
 
-@wherry.model(max_batch_size=4)
-def told(
-    text: list[str],
-    truncate_prompt_tokens: list[int] | None = None,
-    use_activation: list[bool] | None = None,
-    truncation_side: list[str] | None = None,
-) -> Annotated[np.ndarray, wherry.FP32[3]]:
-    """What it was told beside its texts."""
-    most = truncate_prompt_tokens or [0] * len(text)
-    act = use_activation or [True] * len(text)
-    side = truncation_side or [""] * len(text)
-    return np.array([list(row) for row in zip(most, act, map(len, side), strict=True)], np.float32)
-
-
-@wherry.model
-def spoken(messages: list[list[dict[str, Any]]]) -> Vectors:
-    return np.array([[len(said), len(said[-1]["content"]), 2] for said in messages], np.float32)
-
-
 @wherry.model
 def unsound(text: list[str]) -> Vectors:
     return np.full((len(text), 3), np.nan, np.float32)
 
 
 MODELS = (
-    counts, of_tokens, of_lists, of_both, told, spoken, unsound, cross, turned, broken,
+    counts, of_tokens, of_lists, of_both, unsound, cross, turned, broken,
 )  # fmt: skip
 
 
@@ -128,14 +109,12 @@ def test_what_a_model_can_is_told_by_its_types(client: Client) -> None:
         "of_tokens": {"embeddings"},
         "of_lists": {"embeddings"},
         "of_both": {"embeddings", "cosines"},
-        "told": {"embeddings", "cosines"},
-        "spoken": {"embeddings"},
         "unsound": {"embeddings", "cosines"},
         "cross": {"scores"},
         "turned": {"scores"},
         "broken": {"scores"},
     }
-    answer = client.post("/v1/rerank", {"model": "spoken", "query": "a", "documents": ["b"]})
+    answer = client.post("/v1/rerank", {"model": "of_tokens", "query": "a", "documents": ["b"]})
     assert answer.status == 404
     assert "it does not make one float of two texts" in answer.json["error"]["message"]
 
@@ -177,34 +156,16 @@ def test_fewer_dimensions_are_the_first_numbers_of_length_one(client: Client) ->
         ("counts", "a", {"dimensions": 4}, "dimensions", "the model 'counts' has 3"),
         ("counts", "a", {"dimensions": 0}, "dimensions", "expected int >= 1"),
         ("counts", "a", {"encoding_format": "int8"}, "encoding_format", "'base64', not 'int8'"),
-        ("counts", "a", {"truncate_prompt_tokens": 10}, "truncate_prompt_tokens", "not support it"),
-        ("counts", "a", {"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "int >= -1"),
-        ("of_tokens", [1], {"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "no token"),
-        ("counts", "a", {"truncation_side": "left"}, "truncation_side", "not support it"),
+        ("counts", "a", {"truncate_prompt_tokens": 10}, "truncate_prompt_tokens", "not supported"),
+        ("of_tokens", [1, "a"], {}, "input", "must hold texts, or tokens, or lists of tokens"),
         ("counts", "a", {"encoding_format": "x" * 999}, "encoding_format", f"not '{'x' * 63}..."),
         ("counts", "a", {"embed_dtype": "float16"}, "embed_dtype", "is not supported"),
         ("counts", "a", {"endianness": "big"}, "endianness", "is not supported"),
-        ("counts", "a", {"use_activation": False}, "use_activation", "no other numbers"),
-        ("counts", "a", {"normalize": True}, "normalize", "send use_activation"),
-        ("counts", "a", {"add_special_tokens": False}, "add_special_tokens", "not support it"),
-        ("counts", "a", {"padding": "max_length"}, "padding", "not support it"),
-        ("counts", "a", {"messages": [{"role": "user", "content": ""}]}, "messages", "one of"),
-        ("spoken", "a", {}, "input", "takes messages, and no texts"),
-        ("spoken", [1], {}, "input", "takes messages, and no tokens"),
-        ("counts", None, {"messages": [{"role": "user", "content": ""}]}, "messages", "send input"),
-        ("spoken", None, {"messages": []}, "messages", "at least one message"),
-        (
-            "spoken",
-            None,
-            {
-                "messages": [{"role": "user", "content": ""}],
-                "add_generation_prompt": True,
-                "continue_final_message": True,
-            },
-            "continue_final_message",
-            "leave one of the two out",
-        ),
-        ("counts", None, {}, "input", "is missing"),
+        ("counts", "a", {"use_activation": True}, "use_activation", "not supported"),
+        ("counts", "a", {"add_special_tokens": False}, "add_special_tokens", "not supported"),
+        ("counts", "a", {"padding": "max_length"}, "padding", "not supported"),
+        ("counts", "a", {"messages": [{"role": "user", "content": ""}]}, "messages", "send input"),
+        ("counts", None, {}, "input", "null"),
     ],
 )
 def test_what_is_refused_names_its_field(
@@ -213,43 +174,6 @@ def test_what_is_refused_names_its_field(
     field, message = refusal(embedded(client, model, given, **fields))
     assert field == param
     assert says in message
-
-
-def test_what_a_model_has_an_input_for_it_is_told(client: Client) -> None:
-    fields = {"truncate_prompt_tokens": 7, "use_activation": False, "truncation_side": "left"}
-    assert vectors(embedded(client, "told", ["a", "b"], **fields)) == [[7, 0, 4]] * 2
-    assert vectors(embedded(client, "told", "a", truncate_prompt_tokens=-1)) == [[-1, 1, 0]]
-    assert vectors(embedded(client, "told", "a")) == [[0, 1, 0]]
-
-
-@pytest.mark.parametrize(
-    ("fields", "left"),
-    [
-        ({"truncate_prompt_tokens": 2}, [3, 2, 0]),
-        ({"truncate_prompt_tokens": 2, "truncation_side": "right"}, [3, 2, 0]),
-        ({"truncate_prompt_tokens": 2, "truncation_side": "left"}, [5, 2, 0]),
-        ({"truncate_prompt_tokens": -1}, [6, 3, 0]),
-        ({"truncate_prompt_tokens": 9}, [6, 3, 0]),
-    ],
-)
-def test_tokens_are_cut_before_a_model_reads_them(
-    client: Client, fields: dict[str, Any], left: list[int]
-) -> None:
-    answer = embedded(client, "of_tokens", [[1, 2, 3]], **fields)
-    assert vectors(answer) == [left]
-    assert answer.json["usage"]["prompt_tokens"] == left[1]
-
-
-def test_vectors_are_brought_to_length_one_where_that_is_asked_for(client: Client) -> None:
-    (vector,) = vectors(embedded(client, "counts", "a", use_activation=True))
-    assert np.allclose(vector, np.array([3, 4, 1]) / 26**0.5)
-    assert vectors(embedded(client, "of_lists", [0], use_activation=True)) == [[0, 1, 0]]
-
-
-def test_a_conversation_becomes_a_vector(client: Client) -> None:
-    said = [{"role": "user", "content": [{"type": "text", "text": "abc"}]}]
-    answer = client.post("/v1/embeddings", {"model": "spoken", "messages": said})
-    assert vectors(answer) == [[1, 3, 2]]
 
 
 def test_numbers_that_json_has_no_word_for_are_the_model_s_fault(client: Client) -> None:
@@ -262,7 +186,12 @@ def test_numbers_that_json_has_no_word_for_are_the_model_s_fault(client: Client)
 
 
 def test_what_a_field_asks_for_by_default_changes_nothing(client: Client) -> None:
-    neutral = {"embed_dtype": "float32", "endianness": "native", "add_special_tokens": True}
+    neutral = {
+        "truncate_prompt_tokens": -1,
+        "embed_dtype": "float32",
+        "endianness": "native",
+        "add_special_tokens": True,
+    }
     assert vectors(embedded(client, "counts", "a", **neutral)) == [[3, 4, 1]]
 
 

@@ -75,7 +75,7 @@ def _chats() -> Iterator[Ask]:
         {"n": 2},
         {"logprobs": True, "top_logprobs": 1},
         {"return_token_ids": True},
-        {"logprobs": True, "return_tokens_as_token_ids": True},
+        {"logprobs": True, "return_tokens_as_token_ids": False},
         {"stop": "length", "max_tokens": 3},
         {"stop": ["b", "c"], "include_reasoning": False},
         {"surprise": 1, "tools": [TOOL | {"more": 1}], "tool_choice": "required"},
@@ -130,7 +130,8 @@ def _responses() -> Iterator[Ask]:
         {"instructions": "be brief", "metadata": {"a": "b"}, "max_output_tokens": 7},
         {"previous_response_id": "$last"},
         {"previous_response_id": "resp_x"},
-        {"include": ["message.output_text.logprobs"], "top_logprobs": 1, "surprise": 1},
+        {"include": ["reasoning.encrypted_content"], "top_logprobs": 0, "surprise": 1},
+        {"include": ["message.output_text.logprobs"]},
         {"store": False, "reasoning": {"effort": "low"}},
         {"tools": [{"type": "web_search"}]},
     ):
@@ -140,8 +141,6 @@ def _responses() -> Iterator[Ask]:
     yield Ask(f"{RESPONSES}/$last/input_items", method="GET")
     yield Ask(f"{RESPONSES}/$last", method="DELETE")
     yield Ask(f"{RESPONSES}/$last", method="GET")
-    yield _post(f"{RESPONSES}/input_tokens", model="engine", input="Hi")
-    yield _post(f"{RESPONSES}/input_tokens", model="plain", input="Hi")
 
 
 def _messages() -> Iterator[Ask]:

@@ -30,17 +30,13 @@ class Guess(NamedTuple):
 def guess(
     text: list[str] | None = None,
     tokens: list[list[int]] | None = None,
-    messages: list[list[dict[str, Any]]] | None = None,
-    add_special_tokens: list[bool] | None = None,
 ) -> Guess:
-    rows = len(text or tokens or messages or ())
+    rows = len(text or tokens or ())
     return Guess(["a"] * rows, np.ones((rows, 2), np.float32))
 
 
 @wherry.model
-def cross(
-    query: list[str], document: list[str], instruction: list[str] | None = None
-) -> list[float]:
+def cross(query: list[str], document: list[str]) -> list[float]:
     return [1.0] * len(query)
 
 
@@ -76,19 +72,12 @@ EMBEDDINGS: list[tuple[dict[str, Any], bool]] = [
     ({"input": [1]}, False),
     ({"input": None}, False),
     ({}, False),
-    ({"input": "a", "messages": SAID}, False),
     ({"messages": SAID}, False),
     ({"input": "a", "model": "embed", "colour": 7}, True),
     ({"input": ["a"] * 2049}, False),
     ({"input": "a", "dimensions": 8}, True),
     ({"input": "a", "dimensions": 9}, False),
     ({"input": "a", "dimensions": 0}, False),
-    ({"input": "a", "truncate_prompt_tokens": -1}, True),
-    ({"input": "a", "truncate_prompt_tokens": 5}, False),
-    ({"input": "a", "truncation_side": "left"}, False),
-    ({"input": "a", "add_special_tokens": False}, False),
-    ({"input": "a", "use_activation": True}, True),
-    ({"input": "a", "use_activation": False}, False),
     ({"input": "a", "priority": 10}, True),
     ({"input": "a", "priority": 11}, False),
     ({"input": "a", "encoding_format": "int4"}, False),
@@ -104,24 +93,15 @@ def test_vectors(only_vectors: Client, body: dict[str, Any], valid: bool) -> Non
     ("path", "body", "valid"),
     [
         ("/v1/embeddings", {"input": [1, 2]}, True),
-        ("/v1/embeddings", {"input": [[1], [2]], "truncate_prompt_tokens": 1}, True),
+        ("/v1/embeddings", {"input": [[1], [2]]}, True),
         ("/v1/embeddings", {"input": [[1], []]}, False),
+        ("/v1/embeddings", {"messages": SAID}, False),
         ("/v1/embeddings", {"input": ["a", 1]}, False),
-        ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 1}, False),
-        ("/v1/embeddings", {"input": "a", "add_special_tokens": False}, True),
-        ("/v1/embeddings", {"input": "a", "use_activation": False}, False),
-        ("/v1/embeddings", {"messages": SAID}, True),
-        ("/v1/embeddings", {"messages": []}, False),
-        ("/v1/embeddings", {"messages": [{"role": "user", "content": None}]}, False),
-        ("/v1/embeddings", {"messages": [{"role": "user"}]}, False),
-        ("/v1/embeddings", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, False),
-        ("/v1/embeddings", {"messages": SAID, "truncate_prompt_tokens": 1}, False),
-        ("/rerank", {"query": "a", "documents": "b", "instruction": "c"}, True),
+        ("/rerank", {"query": "a", "documents": "b"}, True),
         ("/rerank", {"query": "a", "documents": []}, False),
         ("/rerank", {"query": "a", "documents": [{"text": "b"}], "top_n": 0}, False),
         ("/rerank", {"query": "a"}, False),
         ("/rerank", {"query": "a", "documents": "b", "priority": 11}, False),
-        ("/rerank", {"query": "a", "documents": "b", "max_tokens_per_doc": 4}, False),
         ("/score", {"text_1": "a", "text_2": ["b", {"text": "c"}]}, True),
         ("/score", {"text_1": "a"}, False),
         ("/score", {"text_1": "a", "data_2": "b"}, False),
