@@ -3,7 +3,7 @@
     python -m benchmarks.many_models [--seconds 120] [--clients 16] [--kills 20] [--json FILE]
 
 A server with eight models, of which three fit, loads of 0.1 to 0.6 s. One of the eight streams, two
-share a worker process.
+share a worker process, two rest with their weights in host memory.
 Every client asks models by Zipf's law and in bursts, each request with a number of its own; some
 leave before their answer, some open a stream. Meanwhile workers that load or run are killed by
 SIGKILL. Exit code 1 if a request is lost, has another one's answer, or a stream is cut.

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import wherry
 
@@ -26,23 +27,28 @@ class Plain(wherry.Model):
         (folder / self.name).write_text(str(os.getpid()))
         time.sleep(0.1 + 0.07 * self.number)
 
+    def to_host(self) -> bool:
+        return True
+
+    def to_device(self, device: wherry.Device) -> None:
+        time.sleep(0.05)
+
     def execute(self, x: list[int]) -> list[int]:
         time.sleep(0.002)
         return [value * COUNT + self.number for value in x]
 
 
-#: These share a process.
-SHARED = (2, 4)
+#: Two of them share a process, and two rest instead of being unloaded; one of these does both.
+SETTINGS: dict[int, dict[str, Any]] = {
+    1: {"offload": True},
+    2: {"isolation": "shared"},
+    4: {"isolation": "shared", "offload": True},
+}
 m0, m1, m2, m3, m4, m5, m6 = (
     type(
         f"m{number}",
         (Plain,),
-        {
-            "name": f"m{number}",
-            "number": number,
-            "__module__": __name__,
-            "isolation": "shared" if number in SHARED else "auto",
-        },
+        {"name": f"m{number}", "number": number, "__module__": __name__} | SETTINGS.get(number, {}),
     )
     for number in range(COUNT - 1)
 )

@@ -15,6 +15,7 @@ from tests.typed.models import (
     one_row,
     pieces,
     ranked,
+    search,
     words,
 )
 from wherry.llm import LLM
@@ -42,6 +43,13 @@ wherry.model(isolation="proces")(classify.function)  # type: ignore[call-overloa
 wherry.model(examples={"text": "a"})(classify.function)  # type: ignore[call-overload]
 
 
+class Wrong(wherry.Model):
+    max_batch_size = "64"  # type: ignore[assignment]
+
+    def execute(self, text: list[str]) -> list[str]:
+        return text
+
+
 wherry.Runtime(classify, isolaton="process")  # type: ignore[call-arg]
 wherry.Runtime(classify, isolation="proces")  # type: ignore[arg-type]
 wherry.Runtime(classify, cache_bytes="1GiB")  # type: ignore[arg-type]
@@ -54,8 +62,19 @@ LLM("model", max_runing=4)  # type: ignore[call-arg]
 LLM("model", max_batch_size="4")  # type: ignore[arg-type]
 wherry.InstanceGroup(count="2")  # type: ignore[arg-type]
 
-# Inputs: of one row their names and types.
+# Inputs: of one row their names and types, of columns their types.
+classify.infer(1)  # type: ignore[arg-type]
+classify.infer(text=1)  # type: ignore[arg-type]
+classify.infer(["a"])  # type: ignore[arg-type]
+classify.infer(text=None)  # type: ignore[arg-type]
+classify.infer("a", "b")  # type: ignore[call-arg]
+classify.infer("a", timout=1.0)  # type: ignore[arg-type]
 classify.infer("a", timeout="1")  # type: ignore[arg-type]
+ranked.infer("a", "b")  # type: ignore[arg-type]
+ranked.infer(1, 2)  # type: ignore[arg-type]
+ranked.infer(text="a", k=1.5)  # type: ignore[arg-type]
+search.infer({"text": "a", "tpo": 1})  # type: ignore[typeddict-item, typeddict-unknown-key]
+named.infer("a")  # type: ignore[arg-type]
 named.infer(Label(nam="a"))  # type: ignore[call-arg]
 one_row.infer(txt="a")  # type: ignore[call-overload]
 one_row.infer(text=1)  # type: ignore[call-overload]
@@ -63,8 +82,10 @@ one_row.infer("a", k="2")  # type: ignore[call-overload]
 one_row.infer()  # type: ignore[call-overload]
 chain.infer(txt="a")  # type: ignore[call-overload]
 chain.infer("a", uper=True)  # type: ignore[call-overload]
+Embedder().infer(text=1)  # type: ignore[arg-type]
 Countdown().stream(m=3)  # type: ignore[call-overload]
 Countdown().stream(n="3")  # type: ignore[call-overload]
+classify.map([1, 2])  # type: ignore[list-item]
 classify.map("a", version=1.5)  # type: ignore[arg-type]
 classify(text="a")  # type: ignore[arg-type]
 classify(txt=["a"])  # type: ignore[call-arg]
@@ -87,6 +108,7 @@ async def in_asyncio() -> None:
     classify.ainfer("a").name  # type: ignore[attr-defined]
     (await classify.ainfer("a")).nam  # type: ignore[attr-defined]
     await chain.ainfer(1)  # type: ignore[call-overload]
+    await classify.ainfer(text=1)  # type: ignore[arg-type]
     (await chain.ainfer("a")).name  # type: ignore[attr-defined]
     async for word in words.astream("a b"):
         word + 1  # type: ignore[operator]
@@ -96,5 +118,6 @@ async def in_asyncio() -> None:
 async def wrongly(text: str) -> str:
     label = classify.ainfer(text)
     name: str = await classify.ainfer(text)  # type: ignore[assignment]
+    await classify.ainfer(len(text))  # type: ignore[arg-type]
     await chain.ainfer(text, upper=1.5)  # type: ignore[call-overload]
     return label.name + name  # type: ignore[attr-defined, no-any-return]

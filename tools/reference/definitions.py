@@ -18,8 +18,8 @@ from tools.public_api.promise import BETWEEN_PARTS
 ROOT = Path(__file__).parents[2]
 Defined = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _SHOWN = ("__call__",)
-#: Its fields are those of ModelConfig, where they are explained.
-_SETTINGS = "ModelSettings"
+#: Their fields are those of ModelConfig, where they are explained.
+_SETTINGS = ("ModelSettings", "SettingAttributes")
 _LONG = 88
 
 
@@ -88,7 +88,7 @@ class Definition:
             for made in ("__init__", "__new__"):
                 if isinstance(found := owner.member(made), ast.FunctionDef):
                     return _signature(found, name, method=True, returns=False)
-        if self.node.name == _SETTINGS:
+        if self.node.name in _SETTINGS:
             return f"{name}(**settings)"
         given = [
             f"{one.name}: {one.type}" + (f" = {one.default}" if one.default else "")
@@ -123,7 +123,7 @@ class Definition:
     def fields(self) -> Iterator[Field]:
         """Public fields of a record, in their order."""
         lines = _source(self.module)[0].splitlines()
-        for one in () if self.node.name == _SETTINGS else self._body():
+        for one in () if self.node.name in _SETTINGS else self._body():
             if not isinstance(one, ast.AnnAssign) or not isinstance(one.target, ast.Name):
                 continue
             kind = ast.unparse(one.annotation)

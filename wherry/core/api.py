@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from wherry.core.models.config import model_config as model_config
     from wherry.core.models.config import size_of as size_of
     from wherry.core.models.config import wrong_name as wrong_name
+    from wherry.core.models.host_weights import move_weights as move_weights
     from wherry.core.models.model import Device as Device
     from wherry.core.models.model import FunctionModel as FunctionModel
     from wherry.core.models.model import Model as Model
@@ -245,6 +246,7 @@ else:
                 "HumanFormatter JsonFormatter configure formatter_of log_internal_error one_line "
                 "severities"
             ),
+            "models.host_weights": "move_weights",
             "observability.machine": "Machine Use cache_folder",
             "observability.metrics": "Metrics",
             "observability": "numbers",

@@ -56,6 +56,15 @@ class Loadable(ABC):
     def unload(self) -> None:
         """Unload the model and give everything back."""
 
+    def to_host(self) -> bool:
+        """Free the device but keep the weights, while nothing runs. Blocks; any thread. False if
+        that cannot be: it is to be unloaded. Raises what goes wrong."""
+        return False
+
+    def to_device(self) -> None:
+        """Undo `to_host`. Raises what goes wrong."""
+        raise NotImplementedError
+
     def not_ready_reason(self) -> str:
         """Why the model itself says that it is not ready; "" if it does not."""
         return ""

@@ -226,6 +226,17 @@ class InstanceLife(Generic[InstanceT]):
             self._changed.notify_all()
             return list(self._alive)
 
+    def go_on(self, instances: Collection[InstanceT]) -> bool:
+        """Undo `sleep`, if these are still loaded: one that has died meanwhile is not brought
+        back."""
+        with self._changed:
+            if not {*self._alive} >= {*instances}:
+                return False
+            self.asleep = False
+            self._sleeps -= 1
+        self._readiness.loaded()
+        return True
+
     def wake(self) -> None:
         """Start every instance again, as `start` does. None is left of those before."""
         with self._changed:

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -59,6 +60,8 @@ class ModelWorker(LinkedWorker):
         self._shared = shared
         #: A caller waits for its answer.
         self._asleep = False
+        #: Who waits for its weights to be moved.
+        self._moves: Future[str] = Future()
 
     # Any thread
 
@@ -97,6 +100,35 @@ class ModelWorker(LinkedWorker):
             self._asleep = False
             self.link.release(error, unanswered=unanswered)
         return answer
+
+    def to_host(self) -> bool:
+        """As that of an instance; TimeoutError after `unload_timeout` seconds."""
+        self._move(worker_protocol.Move(to_host=True), self._unload_timeout)
+        return True
+
+    def to_device(self) -> None:
+        self._move(worker_protocol.Move(to_host=False), None)
+
+    def _move(self, message: worker_protocol.Move, timeout: float | None) -> None:
+        self._moves = Future()
+        self.do(self._send_move, message)
+        if error := self._moves.result(timeout):
+            raise LoadFailed(f"its weights cannot be moved: {error}")
+
+    def _send_move(self, message: worker_protocol.Move) -> None:
+        if self.is_linked:
+            self.link.send(message)
+        else:
+            self._moves.set_result("its worker has ended")
+
+    def moved(self, message: worker_protocol.Moved) -> None:
+        """The worker has done what `Move` says. In the loop."""
+        self._moves.set_result(message.error)
+
+    def _ended(self, error: Exception, read: bool) -> None:
+        super()._ended(error, read)
+        if not self._moves.done():
+            self._moves.set_result("its worker has ended")
 
     def _wait_in_caller(self, file: int, events: int) -> None:
         process = self._process

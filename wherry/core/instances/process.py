@@ -131,6 +131,12 @@ class ProcessInstance(Instance):
     def load(self) -> None:
         self.uses_device = self.worker.load()
 
+    def to_host(self) -> bool:
+        return self.worker.to_host()
+
+    def to_device(self) -> None:
+        self.worker.to_device()
+
     def serve(self) -> None:
         self.worker.serve()
 
@@ -235,6 +241,9 @@ class ProcessInstance(Instance):
         try:
             for number, message in enumerate(arrived, 1):
                 run = self._runs[0] if self._runs else None
+                if run is None and isinstance(message, worker_protocol.Moved):
+                    self.worker.moved(message)
+                    continue
                 if run is None:
                     raise Garbage("a message that answers no batch")
                 try:

@@ -22,6 +22,7 @@ from wherry.core.instances.life import (
     ModelState,
     Readiness,
 )
+from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.poison_watch import PoisonWatch
 from wherry.core.instances.timer import Timer
 from wherry.core.models.config import ModelConfig
@@ -262,6 +263,8 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
             timer=timer,
             statistics=statistics,
         )
+        #: Instances whose weights are in host memory while the model sleeps.
+        self.on_host: list[InstanceT] = []
 
     def start(self) -> None:
         self.life.start()
@@ -357,10 +360,10 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
             if self._is_quiet():
                 self.readiness.asleep()
 
-    def fall_asleep(self) -> bool:
-        """Begin nothing more of what waits, let what runs end, and then unload every instance.
-        Blocks. A worker that is longer in its `unload` than `unload_timeout` is killed. False: it
-        was to `stay` before that."""
+    def fall_asleep(self, *, offload: bool = False) -> bool:
+        """Begin nothing more of what waits, let what runs end, and then unload every instance, or
+        if it can be keep it with its weights in host memory. Blocks. A worker that is longer in its
+        `unload` than `unload_timeout` is killed. False: it was to `stay` before that."""
         with self._changed:
             self.readiness.waking()
             self._hold(True)
@@ -370,6 +373,17 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
             if not self._is_held:
                 return False
             going = self.life.sleep()
+        began = self._clock()
+        whole = len(going) == len(self.life.slots) and not self.life.closing
+        if offload and whole and self._to_host(going):
+            self.on_host = going
+            self.life.unload_seconds = self._clock() - began
+        else:
+            self._unload(going)
+        return True
+
+    def _unload(self, going: Sequence[InstanceT]) -> None:
+        self.on_host = []
         self.let_go(going)
         with self._lock:
             self._hold(False)
@@ -378,7 +392,14 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
             for instance in ending.intersection(self.life.unloading):
                 self._abandon(instance, "unload took too long (unload_timeout)")
             ending = {*self.life.unloading}
-        return True
+
+    def _to_host(self, going: Iterable[InstanceT]) -> bool:
+        try:
+            return all(one.to_host() for one in going)
+        except model_errors() as error:
+            fields = {"model": self.config.name, "why": f"{type(error).__name__}: {error}"}
+            log.warning("weights could not leave the device, unloading them", extra=fields)
+            return False
 
     def stay(self) -> bool:
         """Go on with what waits, as nobody needs the room any more. False: it is too late, its
@@ -403,8 +424,30 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         ModelNotReady if it is closed."""
         with self._lock:
             self.readiness.waking()
-        self.life.wake()
-        self.life.wait_loaded()
+        if not self.on_host or not self._back_on_device():
+            self.life.wake()
+            self.life.wait_loaded()
+            return
+        with self._lock:
+            self._hold(False)
+            chosen = self._arrived((), self._clock())
+        self._hand_over(chosen)
+
+    def _back_on_device(self) -> bool:
+        """Move the weights back that are in host memory. False: they are to be loaded."""
+        why = "a worker has ended"
+        try:
+            for instance in self.on_host:
+                instance.to_device()
+            if self.life.go_on(self.on_host):
+                self.on_host = []
+                return True
+        except model_errors() as error:
+            why = f"{type(error).__name__}: {error}"
+        fields = {"model": self.config.name, "why": why}
+        log.warning("weights could not come back, loading them", extra=fields)
+        self._unload(self.life.instances)
+        return False
 
     def cannot_wake(self, error: WherryError, seconds: float) -> None:
         """It could not be loaded, and is tried again in `seconds` at the soonest: what waits fails,

@@ -72,6 +72,12 @@ class StepThread(StepInstance):
             self._closed = True
             self._changed.notify()
 
+    def to_host(self) -> bool:
+        return self._loop.model.to_host()
+
+    def to_device(self) -> None:
+        self._loop.model.to_device(self.device)
+
     def serve(self) -> None:
         self.hand_out(self, self._loop.progress(()))  # its gauges, before the first request
         while (mail := self._next_mail()) is not None:
@@ -144,6 +150,12 @@ class StepProcess(StepInstance):
     def load(self) -> None:
         self.uses_device = self.worker.load()
 
+    def to_host(self) -> bool:
+        return self.worker.to_host()
+
+    def to_device(self) -> None:
+        self.worker.to_device()
+
     def serve(self) -> None:
         self.worker.serve()
 
@@ -170,6 +182,9 @@ class StepProcess(StepInstance):
             self._take(message)
 
     def _take(self, message: Any) -> None:
+        if isinstance(message, worker_protocol.Moved):
+            self.worker.moved(message)
+            return
         if not isinstance(message, worker_protocol.Stepped):
             raise Garbage(f"{type(message).__name__} instead of a Stepped")
         self.hand_out(self, message)

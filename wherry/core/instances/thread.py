@@ -160,6 +160,12 @@ class ThreadInstance(Instance):
             return self.executable.run_decoded(columns, [1], lambda: columns).outcomes[0].outcome
         return self.executable.outcome(columns, 1)
 
+    def to_host(self) -> bool:
+        return self.executable.model.to_host()
+
+    def to_device(self) -> None:
+        self.executable.model.to_device(self.device)
+
     def unload(self) -> None:
         try:
             self.executable.unload()

@@ -45,11 +45,13 @@ from wherry.core.instances.worker_protocol import (
     Cancel,
     Execute,
     Generate,
+    Move,
     Respond,
     Share,
     Start,
     may_hold_arrays,
 )
+from wherry.core.models.model import Device, Model
 from wherry.core.models.step_model import StepModel
 from wherry.core.observability.otel.providers import WorkerSpans
 from wherry.core.values.execution import (
@@ -126,10 +128,10 @@ def run_instance(source: int, target: int, slab: int, surroundings: Surroundings
             surroundings.spans.set_up()
             with pinned(memory.inputs, start.device):
                 if isinstance(executable, StepLoop):
-                    _serve_steps(connection, executable, surroundings.running)
+                    _serve_steps(connection, executable, surroundings.running, start.device)
                 else:
                     connection.takes_files = may_hold_arrays(executable.signature.inputs)
-                    _serve(connection, executable, surroundings)
+                    _serve(connection, executable, surroundings, start.device)
             with surroundings.running:
                 executable.unload()
         del executable
@@ -207,7 +209,20 @@ def _device_lost(why: str) -> None:
     os._exit(DEVICE_LOST)
 
 
-def _serve(connection: MessageSocket, executable: Executable, surroundings: Surroundings) -> None:
+def _move(model: Model, message: Move, device: Device) -> worker_protocol.Moved:
+    try:
+        if not message.to_host:
+            model.to_device(device)
+        elif not model.to_host():
+            return worker_protocol.Moved("it has nothing that can be moved")
+    except model_errors() as error:
+        return worker_protocol.Moved(f"{type(error).__name__}: {text_of(error)}")
+    return worker_protocol.Moved()
+
+
+def _serve(
+    connection: MessageSocket, executable: Executable, surroundings: Surroundings, device: Device
+) -> None:
     # Each answer is sent before the next batch runs: if this process dies, the oldest batch without
     # an answer is the one that ran.
     early: deque[Any] = deque()
@@ -228,6 +243,10 @@ def _serve(connection: MessageSocket, executable: Executable, surroundings: Surr
             with running:
                 _generate(connection, executable, message)
                 connection.answer()
+        elif isinstance(message, Move):
+            with running:
+                moved = _move(executable.model, message, device)
+            connection.send(moved)
         elif isinstance(message, worker_protocol.Stop):
             return
         # A Cancel that crossed the end of its stream is late, not wrong.
@@ -323,7 +342,10 @@ def _generate(connection: MessageSocket, executable: Executable, batch: Generate
 
 
 def _serve_steps(
-    connection: MessageSocket, loop: StepLoop, running: AbstractContextManager[Any]
+    connection: MessageSocket,
+    loop: StepLoop,
+    running: AbstractContextManager[Any],
+    device: Device,
 ) -> None:
     """Step while requests are active; between two steps requests join and leave."""
     connection.send(loop.progress(()))  # its gauges, before the first request
@@ -333,7 +355,11 @@ def _serve_steps(
             message = connection.receive()
             if isinstance(message, worker_protocol.Stop):
                 return
-            if isinstance(message, worker_protocol.Join | worker_protocol.Leave):
+            if isinstance(message, Move):
+                with running:
+                    moved = _move(loop.model, message, device)
+                connection.send(moved)
+            elif isinstance(message, worker_protocol.Join | worker_protocol.Leave):
                 mail.append(message)
         with running:
             progress = loop.progress(mail)

@@ -84,6 +84,12 @@ class Leave(WorkerMessage):
     key: int
 
 
+class Move(WorkerMessage):
+    """Move the model's weights, while nothing runs: to host memory, or back to the device."""
+
+    to_host: bool
+
+
 class Stop(WorkerMessage):
     """Unload the model and end."""
 
@@ -103,6 +109,12 @@ class NotLoaded(WorkerMessage):
     error: str
     message: str
     traceback: str
+
+
+class Moved(WorkerMessage):
+    """The answer to Move. `error`: what the model raised, or that it cannot."""
+
+    error: str = ""
 
 
 class Result(WorkerMessage):
@@ -216,8 +228,10 @@ class Stepped(WorkerMessage, gc=True):
     gauges: Mapping[str, float] = {}
 
 
-ToWorker = Start | Execute | Generate | Cancel | Join | Leave | Stop
-FromWorker = Ready | NotLoaded | Result | PartResults | SendAgain | Respond | GenerateEnd | Stepped
+ToWorker = Start | Execute | Generate | Cancel | Join | Leave | Move | Stop
+FromWorker = (
+    Ready | NotLoaded | Result | PartResults | SendAgain | Respond | GenerateEnd | Stepped | Moved
+)
 
 
 # What of a message from the worker can be read if rows in it cannot: msgpack's encoder takes keys

@@ -265,6 +265,8 @@ class ModelConfig:
     #: "always": stays loaded; "when asked": is loaded by a request, and sleeps when another model
     #: needs the room. None: when asked if the device has a budget (`--device-memory`), else always.
     resident: Literal["always", "when asked"] | None = None
+    #: Keep the weights in host memory while it sleeps, and wake by a copy (`to_host`).
+    offload: bool = False
     #: Bytes of device memory of one instance with its largest batch, in a file also as 2GiB. None:
     #: measured.
     memory: int | None = None

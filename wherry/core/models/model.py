@@ -29,8 +29,9 @@ from typing import (
 from wherry.core.models.changes import AttributeChanges, State, changes, class_attributes, states
 from wherry.core.models.config import FIELDS, ModelConfig, model_config
 from wherry.core.models.defaults import Rows, default_rows
+from wherry.core.models.host_weights import move_weights
 from wherry.core.models.rows import with_checked_samples
-from wherry.core.models.settings import FunctionSettings, ModelSettings
+from wherry.core.models.settings import FunctionSettings, ModelSettings, SettingAttributes
 from wherry.core.models.signature import Signature, read_signature
 from wherry.core.observability.custom_metrics import CustomMetrics
 from wherry.core.observability.tracing import Trace
@@ -110,7 +111,7 @@ class PipelineCall:
 current_call: ContextVar[PipelineCall | None] = ContextVar("wherry_current_call", default=None)
 
 
-class Model:
+class Model(SettingAttributes):
     """A model with state to load: subclass this.
 
         class Embedder(wherry.Model):
@@ -187,6 +188,8 @@ class Model:
     #: The Runtime that last loaded the model.
     _caller: Caller | None = None
     _settings: Mapping[str, Any] = {}
+    #: Tensors that `to_host` has moved.
+    _moved: Sequence[Any] = ()
 
     #: The states of a class's attributes after its definition.
     _wherry_class: ClassVar[Mapping[str, State]]
@@ -222,6 +225,21 @@ class Model:
 
     def unload(self) -> None:
         """Free what `load` allocated."""
+
+    def to_host(self) -> bool:
+        """With `offload`: free device memory, keeping what `to_device` needs in host memory. Return
+        False if that is impossible; the model is then unloaded.
+
+        Moves torch modules and tensors found in attributes, including lists and dicts. Override it
+        if addresses must not change (CUDA graphs)."""
+        moved = move_weights(vars(self).values(), "cpu")
+        self._moved = [*self._moved, *moved]  # for another instance that shares this object, too
+        return bool(self._moved)
+
+    def to_device(self, device: Device) -> None:
+        """Undo `to_host`."""
+        moved, self._moved = self._moved, ()
+        move_weights(moved, str(device))
 
     def take(self) -> bool:
         """Reserve this object for one instance. False if it is in use: then the instance makes a
@@ -345,7 +363,7 @@ class Model:
 #: Attributes of a model object that the package sets.
 _OURS = frozenset(
     {"metric_labels", "constructed_with", "name", "_filled"}
-    | {"_caller", "_taken", "_wherry_made", "_wherry_changes"}
+    | {"_caller", "_moved", "_taken", "_wherry_made", "_wherry_changes"}
 )
 
 

@@ -3,11 +3,12 @@
 By what the model's code takes and returns:
 
     def f(text: str, k: int = 1) -> Label             infer(text: str, k: int = 1) -> Label
-    def f(text: list[str], k: list[int]) -> list[Label]     infer(...) -> Label
+    def f(text: list[str], k: list[int]) -> list[Label]     infer(str, int) -> Label
 
-The type system cannot make T of list[T] and keep the names: of columns only the result is checked.
-What may be passed in other types than the code takes (arrays, images, audio, files) is not checked
-either. docs/decisions/0068-typed-calls.md says what else was tried. Nothing here runs.
+The type system makes T of list[T] by position, and cannot keep the names meanwhile: of columns the
+types by name are checked and the names are not. What may be passed in other types than the code
+takes is checked less: arrays not at all, images, audio and files in columns only for what they may
+be. docs/decisions/0068-typed-calls.md says what else was tried. Nothing here runs.
 """
 
 from __future__ import annotations
@@ -19,16 +20,24 @@ from collections.abc import (
     Coroutine,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from os import PathLike
+from typing import Any, BinaryIO, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from wherry.core.values.media import Audio, File
 from wherry.core.values.request import SequenceStep
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 X = TypeVar("X")
+A_contra = TypeVar("A_contra", contravariant=True)
+B_contra = TypeVar("B_contra", contravariant=True)
+C_contra = TypeVar("C_contra", contravariant=True)
 
 
 class Array(Protocol):
@@ -47,7 +56,9 @@ class Picture(Protocol):
 
 
 N = TypeVar("N", bound=Array)
+M = TypeVar("M", bound=Picture | Audio | File | bytes)
 F = TypeVar("F", bound=Array | Picture | Audio | File)
+FileLike = bytes | bytearray | memoryview | PathLike[str] | BinaryIO | Array
 
 #: What code returns for columns; what it yields.
 Rows = list[X] | Awaitable[list[X]]
@@ -62,6 +73,23 @@ class Code(Protocol[P, R_co]):
 
     @property
     def execute(self) -> Callable[P, R_co]: ...
+
+
+class Code1(Protocol[A, R_co]):
+    """A model whose code takes one column; so on for two and three."""
+
+    @property
+    def execute(self) -> Callable[[list[A]], R_co]: ...
+
+
+class Code2(Protocol[A, B, R_co]):
+    @property
+    def execute(self) -> Callable[[list[A], list[B]], R_co]: ...
+
+
+class Code3(Protocol[A, B, C, R_co]):
+    @property
+    def execute(self) -> Callable[[list[A], list[B], list[C]], R_co]: ...
 
 
 class OneRowCode(Protocol[P, R_co]):
@@ -87,6 +115,57 @@ class Steps(Protocol[P, R_co]):
     def start(self) -> Callable[P, Any]: ...
     @property
     def step(self) -> Callable[[Any], Sequence[Responses[R_co]]]: ...
+
+
+class One(Protocol[A_contra, R_co]):
+    """A call of code with one column."""
+
+    def __call__(
+        self,
+        row: A_contra = ...,
+        /,
+        *,
+        version: Version = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        sequence_step: SequenceStep | None = None,
+        **inputs: A_contra,
+    ) -> R_co: ...
+
+
+class Two(Protocol[A_contra, B_contra, R_co]):
+    """A call of code with two columns."""
+
+    def __call__(
+        self,
+        first: A_contra | FileLike = ...,
+        second: B_contra | FileLike = ...,
+        /,
+        *,
+        version: Version = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        sequence_step: SequenceStep | None = None,
+        **inputs: A_contra | B_contra | FileLike,
+    ) -> R_co: ...
+
+
+class Three(Protocol[A_contra, B_contra, C_contra, R_co]):
+    """A call of code with three columns."""
+
+    def __call__(
+        self,
+        first: A_contra | FileLike = ...,
+        second: B_contra | FileLike = ...,
+        third: C_contra | FileLike = ...,
+        /,
+        *,
+        version: Version = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        sequence_step: SequenceStep | None = None,
+        **inputs: A_contra | B_contra | C_contra | FileLike,
+    ) -> R_co: ...
 
 
 class Open(Protocol[R_co]):
@@ -121,10 +200,18 @@ class OneRow(Protocol[P, R_co]):
     def __call__(self, *args: Any, version: str | int, **more: Any) -> R_co: ...
 
 
-class Many(Protocol[R_co]):
-    """A call of `map`."""
+class MapOne(Protocol[A_contra, R_co]):
+    """`map` of code with one column."""
 
-    def __call__(self, rows: Iterable[Any], *, version: Version = None) -> Iterator[R_co]: ...
+    def __call__(
+        self, rows: Iterable[A_contra | Mapping[str, A_contra]], *, version: Version = None
+    ) -> R_co: ...
+
+
+class MapOpen(Protocol[R_co]):
+    """`map` of other code."""
+
+    def __call__(self, rows: Iterable[Any], *, version: Version = None) -> R_co: ...
 
 
 class Infer(Protocol):
@@ -141,9 +228,25 @@ class Infer(Protocol):
     @overload
     def __get__(self, of: OneRowCode[P, X], _: Any) -> OneRow[P, X]: ...
     @overload
+    def __get__(self, of: Code[Concatenate[list[N], ...], Rows[X]], _: Any) -> Open[X]: ...
+    @overload
+    def __get__(self, of: Code3[A, B, C, Rows[X]], _: Any) -> Three[A, B, C, X]: ...
+    @overload
+    def __get__(self, of: Code2[A, B, Rows[X]], _: Any) -> Two[A, B, X]: ...
+    @overload
+    def __get__(self, of: Code1[M, Rows[X]], _: Any) -> One[M | FileLike, X]: ...
+    @overload
+    def __get__(self, of: Code1[A, Rows[X]], _: Any) -> One[A, X]: ...
+    @overload
     def __get__(self, of: Code[Concatenate[list[Any], ...], Rows[X]], _: Any) -> Open[X]: ...
     @overload
     def __get__(self, of: Code[Concatenate[N, ...], Rows[X]], _: Any) -> Open[X]: ...
+    @overload
+    def __get__(self, of: Code[Concatenate[list[N], ...], Any], _: Any) -> Open[Any]: ...
+    @overload
+    def __get__(self, of: Code1[M, Any], _: Any) -> One[M | FileLike, Any]: ...
+    @overload
+    def __get__(self, of: Code1[A, Any], _: Any) -> One[A, Any]: ...
     @overload
     def __get__(self, of: Code[Concatenate[list[Any], ...], Any], _: Any) -> Open[Any]: ...
     @overload
@@ -176,9 +279,25 @@ class AsyncInfer(Protocol):
     @overload
     def __get__(self, of: OneRowCode[P, X], _: Any) -> OneRow[P, Soon[X]]: ...
     @overload
+    def __get__(self, of: Code[Concatenate[list[N], ...], Rows[X]], _: Any) -> Open[Soon[X]]: ...
+    @overload
+    def __get__(self, of: Code3[A, B, C, Rows[X]], _: Any) -> Three[A, B, C, Soon[X]]: ...
+    @overload
+    def __get__(self, of: Code2[A, B, Rows[X]], _: Any) -> Two[A, B, Soon[X]]: ...
+    @overload
+    def __get__(self, of: Code1[M, Rows[X]], _: Any) -> One[M | FileLike, Soon[X]]: ...
+    @overload
+    def __get__(self, of: Code1[A, Rows[X]], _: Any) -> One[A, Soon[X]]: ...
+    @overload
     def __get__(self, of: Code[Concatenate[list[Any], ...], Rows[X]], _: Any) -> Open[Soon[X]]: ...
     @overload
     def __get__(self, of: Code[Concatenate[N, ...], Rows[X]], _: Any) -> Open[Soon[X]]: ...
+    @overload
+    def __get__(self, of: Code[Concatenate[list[N], ...], Any], _: Any) -> Open[Soon[Any]]: ...
+    @overload
+    def __get__(self, of: Code1[M, Any], _: Any) -> One[M | FileLike, Soon[Any]]: ...
+    @overload
+    def __get__(self, of: Code1[A, Any], _: Any) -> One[A, Soon[Any]]: ...
     @overload
     def __get__(self, of: Code[Concatenate[list[Any], ...], Any], _: Any) -> Open[Soon[Any]]: ...
     @overload
@@ -201,21 +320,45 @@ class Map(Protocol):
     """Many rows, and their results."""
 
     @overload
-    def __get__(self, of: None, _: Any) -> Many[Any]: ...
+    def __get__(self, of: None, _: Any) -> MapOpen[Iterator[Any]]: ...
     @overload
-    def __get__(self, of: OneRowCode[..., Soon[X]], _: Any) -> Many[X]: ...
+    def __get__(self, of: OneRowCode[[A], Soon[X]], _: Any) -> MapOne[A, Iterator[X]]: ...
     @overload
-    def __get__(self, of: Code[Concatenate[list[Any], ...], Rows[X]], _: Any) -> Many[X]: ...
+    def __get__(self, of: OneRowCode[..., Soon[X]], _: Any) -> MapOpen[Iterator[X]]: ...
     @overload
-    def __get__(self, of: Code[Concatenate[N, ...], Rows[X]], _: Any) -> Many[X]: ...
+    def __get__(
+        self, of: Code[Concatenate[list[N], ...], Rows[X]], _: Any
+    ) -> MapOpen[Iterator[X]]: ...
     @overload
-    def __get__(self, of: Code[Concatenate[list[Any], ...], Any], _: Any) -> Many[Any]: ...
+    def __get__(self, of: Code2[A, B, Rows[X]], _: Any) -> MapOpen[Iterator[X]]: ...
     @overload
-    def __get__(self, of: Code[Concatenate[N, ...], Any], _: Any) -> Many[Any]: ...
+    def __get__(self, of: Code1[M, Rows[X]], _: Any) -> MapOne[M | FileLike, Iterator[X]]: ...
     @overload
-    def __get__(self, of: Code[..., Soon[X]], _: Any) -> Many[X]: ...
+    def __get__(self, of: Code1[A, Rows[X]], _: Any) -> MapOne[A, Iterator[X]]: ...
     @overload
-    def __get__(self, of: Code[..., X], _: Any) -> Many[X]: ...
+    def __get__(
+        self, of: Code[Concatenate[list[Any], ...], Rows[X]], _: Any
+    ) -> MapOpen[Iterator[X]]: ...
+    @overload
+    def __get__(self, of: Code[Concatenate[N, ...], Rows[X]], _: Any) -> MapOpen[Iterator[X]]: ...
+    @overload
+    def __get__(
+        self, of: Code[Concatenate[list[Any], ...], Any], _: Any
+    ) -> MapOpen[Iterator[Any]]: ...
+    @overload
+    def __get__(self, of: Code[Concatenate[N, ...], Any], _: Any) -> MapOpen[Iterator[Any]]: ...
+    @overload
+    def __get__(self, of: Code[Concatenate[F, ...], Soon[X]], _: Any) -> MapOpen[Iterator[X]]: ...
+    @overload
+    def __get__(self, of: Code[Concatenate[F, ...], X], _: Any) -> MapOpen[Iterator[X]]: ...
+    @overload
+    def __get__(self, of: Code[[A], Soon[X]], _: Any) -> MapOne[A, Iterator[X]]: ...
+    @overload
+    def __get__(self, of: Code[[A], X], _: Any) -> MapOne[A, Iterator[X]]: ...
+    @overload
+    def __get__(self, of: Code[..., Soon[X]], _: Any) -> MapOpen[Iterator[X]]: ...
+    @overload
+    def __get__(self, of: Code[..., X], _: Any) -> MapOpen[Iterator[X]]: ...
 
 
 class Stream(Protocol):
@@ -225,6 +368,22 @@ class Stream(Protocol):
     def __get__(self, of: None, _: Any) -> Open[Iterator[Any]]: ...
     @overload
     def __get__(self, of: Steps[P, X], _: Any) -> OneRow[P, Iterator[X]]: ...
+    @overload
+    def __get__(
+        self, of: OneRowCode[Concatenate[F, ...], StreamsRow[X]], _: Any
+    ) -> Open[Iterator[X]]: ...
+    @overload
+    def __get__(self, of: OneRowCode[P, StreamsRow[X]], _: Any) -> OneRow[P, Iterator[X]]: ...
+    @overload
+    def __get__(
+        self, of: Code[Concatenate[list[N], ...], Streams[X]], _: Any
+    ) -> Open[Iterator[X]]: ...
+    @overload
+    def __get__(self, of: Code2[A, B, Streams[X]], _: Any) -> Two[A, B, Iterator[X]]: ...
+    @overload
+    def __get__(self, of: Code1[M, Streams[X]], _: Any) -> One[M | FileLike, Iterator[X]]: ...
+    @overload
+    def __get__(self, of: Code1[A, Streams[X]], _: Any) -> One[A, Iterator[X]]: ...
     @overload
     def __get__(
         self, of: Code[Concatenate[list[Any], ...], Streams[X]], _: Any
@@ -246,6 +405,22 @@ class AsyncStream(Protocol):
     def __get__(self, of: None, _: Any) -> Open[AsyncIterator[Any]]: ...
     @overload
     def __get__(self, of: Steps[P, X], _: Any) -> OneRow[P, AsyncIterator[X]]: ...
+    @overload
+    def __get__(
+        self, of: OneRowCode[Concatenate[F, ...], StreamsRow[X]], _: Any
+    ) -> Open[AsyncIterator[X]]: ...
+    @overload
+    def __get__(self, of: OneRowCode[P, StreamsRow[X]], _: Any) -> OneRow[P, AsyncIterator[X]]: ...
+    @overload
+    def __get__(
+        self, of: Code[Concatenate[list[N], ...], Streams[X]], _: Any
+    ) -> Open[AsyncIterator[X]]: ...
+    @overload
+    def __get__(self, of: Code2[A, B, Streams[X]], _: Any) -> Two[A, B, AsyncIterator[X]]: ...
+    @overload
+    def __get__(self, of: Code1[M, Streams[X]], _: Any) -> One[M | FileLike, AsyncIterator[X]]: ...
+    @overload
+    def __get__(self, of: Code1[A, Streams[X]], _: Any) -> One[A, AsyncIterator[X]]: ...
     @overload
     def __get__(
         self, of: Code[Concatenate[list[Any], ...], Streams[X]], _: Any

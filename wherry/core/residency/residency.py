@@ -17,8 +17,10 @@ from typing import Any, Final
 from wherry.core.instances.device_errors import out_of_memory
 from wherry.core.instances.instance_slots import Maker, shortage
 from wherry.core.instances.runner import InstanceRunner, Runner
-from wherry.core.observability.machine import gpus
+from wherry.core.models.model import Model
+from wherry.core.observability.machine import Machine, cache_folder, gpus
 from wherry.core.observability.statistics import ModelStatistics
+from wherry.core.residency.footprints import Footprints, MemoryUse
 from wherry.core.residency.policy import ArrivalRate, DeviceTurns, ModelView, State, Swaps
 from wherry.core.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 from wherry.core.values.request import InferRequest
@@ -70,14 +72,19 @@ class LoadFailures:
 
 
 class SwapTimes:
-    """How long a model took to wake and to sleep the last time, and all its wakes; 0: not known."""
+    """How long a model took to wake and to sleep the last time, and all its wakes."""
 
     def __init__(self) -> None:
         self.wake_seconds = self.sleep_seconds = 0.0
+        #: From host memory; 0: it has not been there.
+        self.copy_seconds = 0.0
         self.wakes, self.waking_seconds = 0, 0.0
 
-    def woke(self, seconds: float) -> None:
-        self.wake_seconds = seconds
+    def woke(self, seconds: float, *, by_copy: bool) -> None:
+        if by_copy:
+            self.copy_seconds = seconds
+        else:
+            self.wake_seconds = seconds
         self.wakes += 1
         self.waking_seconds += seconds
 
@@ -90,17 +97,14 @@ class Resident:
         runner: InstanceRunner[Any],
         name: str,
         device: str,
-        declared: int,
+        memory: MemoryUse,
         now: float,
         *,
         always: bool,
     ) -> None:
-        """`name`: to the policy. `declared`: bytes that its instances take, 0: to be measured.
-        `always`: it is never to sleep."""
+        """`name`: to the policy. `always`: it is never to sleep."""
         self.runner, self.config, self.device = runner, runner.config, device
-        self.name, self.declared, self.always = name, declared, always
-        #: The most bytes that it was seen to take; 0: it was not loaded yet.
-        self.seen = 0
+        self.name, self.memory, self.always = name, memory, always
         self.state: State = "ready" if always else "asleep"
         #: When it became ready, or began to wake.
         self.awake_since = 0.0
@@ -119,18 +123,27 @@ class Resident:
         #: It could not be loaded beside others: it is tried once more with nothing beside it.
         self.wants_all = False
         self.activity = Activity(now)
+        #: Bytes of its device that it keeps while its weights are in host memory.
+        self.kept = 0
 
     def footprint(self, most: int) -> int:
         """Bytes that it takes, as far as is known; else all that it may have, as it does if it was
         seen to take more."""
-        known = self.known
+        known = self.memory.known
         if self.always:
             return known
-        return most if self.wants_all or not known else max(self.declared, min(known, most))
+        return most if self.wants_all or not known else max(self.memory.declared, min(known, most))
 
     @property
-    def known(self) -> int:
-        return max(self.declared, self.seen)
+    def wake_seconds(self) -> float:
+        """The next wake is expected to take this; 0: not known."""
+        by_copy = self.runner.on_host or self.state != "asleep"
+        return (by_copy and self.swaps.copy_seconds) or self.swaps.wake_seconds
+
+    def held(self) -> int:
+        """Bytes that its workers, or all users of its device, hold."""
+        workers = sum(one.rss_bytes or 0 for one in self.runner.instances)
+        return workers if workers and self.device == "cpu" else _held(self.device)
 
     def view(self, most: int, now: float) -> ModelView:
         runner, activity = self.runner, self.activity
@@ -147,9 +160,9 @@ class Resident:
         ran = max((now - since for _, _, since in runner.running()), default=0.0)
         return ModelView(
             name=self.name,
-            footprint=self.footprint(most),
+            footprint=max(0, self.footprint(most) - self.kept),
             state=self.state,
-            wake_seconds=self.swaps.wake_seconds,
+            wake_seconds=self.wake_seconds,
             sleep_seconds=self.swaps.sleep_seconds,
             queued=queued,
             oldest_wait=0.0 if self.waits_since is None else now - self.waits_since,
@@ -165,11 +178,7 @@ class Resident:
 
     def refusal(self, request: InferRequest, now: float) -> WherryError | None:
         """Why a request that comes now is refused: it cannot be ready before its deadline."""
-        if (
-            request.deadline is None
-            or request.deadline >= self.ready_at
-            or not self.swaps.wake_seconds
-        ):
+        if request.deadline is None or request.deadline >= self.ready_at or not self.wake_seconds:
             return None
         error = ModelNotReady(
             f"model {self.config.name!r} sleeps, and could be ready in about"
@@ -183,17 +192,17 @@ class Resident:
         """Look what it takes now; `rise`: by how much its load has raised what the device, or this
         process, holds, which others may have had a part in."""
         workers = sum(one.worker.held_bytes for one in self.runner.instances if one.worker)
-        of_workers = workers if self.device == "cpu" else 0
-        self.seen = max(self.seen, of_workers, 0 if self.declared else rise)
+        seen = workers if self.device == "cpu" else 0
+        self.memory.see(max(seen, 0 if self.memory.declared else rise))
 
     def explain(self) -> dict[str, Any]:
         """What is shown of it; see `Runner.residence`."""
         return {
             "device": self.device,
-            "state": self.state,
+            "state": "resting" if self.state == "asleep" and self.runner.on_host else self.state,
             "resident": "always" if self.always else "when asked",
             #: None: not known before its first load.
-            "footprint_bytes": self.known or None,
+            "footprint_bytes": self.memory.known or None,
             "wakes": self.swaps.wakes,
             "waking_seconds": round(self.swaps.waking_seconds, 3),
             "why": self.why,
@@ -210,17 +219,19 @@ class Residency:
 
     def __init__(self, budgets: Mapping[str, int], clock: Callable[[], float]) -> None:
         self._budgets = dict(budgets)
+        self._footprints = Footprints(cache_folder() / "footprints.json")
         self._clock = clock
         self._changed = threading.Condition()
         self._residents: dict[Runner, Resident] = {}
         self._turns: dict[str, DeviceTurns] = {}
+        self._budget_of: dict[str, int] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
         self._is_due = False
 
     # Which models
 
-    def add(self, runner: Runner) -> bool:
+    def add(self, runner: Runner, model: Model) -> bool:
         """Take care of a model that is about to be loaded. True: it sleeps now, and is not to be
         started. Raises LoadFailed if it can never fit."""
         if not isinstance(runner, InstanceRunner):
@@ -236,21 +247,22 @@ class Residency:
         chosen = config.resident or ("when asked" if device in self._budgets else "always")
         if chosen == "always" and device not in self._budgets:
             return False
-        declared = (config.memory or 0) * len(devices)
+        memory = self._footprints.of(model, config, device, len(devices))
         always = chosen == "always" or config.sequence is not None
         with self._changed:
             if device not in self._turns:
-                self._turns[device] = DeviceTurns(self._budget_of(device))
-            budget = self._turns[device].budget_bytes
-            if declared > budget:
+                self._budget_of[device] = self._find_budget(device)
+                self._turns[device] = DeviceTurns(self._budget_of[device])
+            budget = self._budget_of[device]
+            if memory.declared > budget:
                 raise LoadFailed(
-                    f"model {config.name!r}: its memory, {declared:,} bytes on {device},"
+                    f"model {config.name!r}: its memory, {memory.declared:,} bytes on {device},"
                     f" is more than the device's budget of {budget:,} bytes (--device-memory)"
                 )
             name = f"{config.name}:{config.version}"
             while any(one.name == name for one in self._residents.values()):
                 name += "'"  # it is about to take the place of that one
-            resident = Resident(runner, name, device, declared, self._clock(), always=always)
+            resident = Resident(runner, name, device, memory, self._clock(), always=always)
             self._residents[runner] = resident
             runner.residence = resident.explain
             if always:
@@ -312,7 +324,7 @@ class Residency:
         if self._thread is not None:
             self._thread.join()
 
-    def _budget_of(self, device: str) -> int:
+    def _find_budget(self, device: str) -> int:
         if device in self._budgets:
             return self._budgets[device]
         if device.startswith("cuda"):
@@ -359,6 +371,7 @@ class Residency:
         for device, turns in self._turns.items():
             here = [one for one in self._residents.values() if one.device == device]
             self._rest(here, now)
+            turns.budget_bytes = self._budget_of[device] - sum(one.kept for one in here)
             fixed = sum(one.footprint(0) for one in here if one.always)
             most = max(0, turns.budget_bytes - fixed)
             self._refuse_too_large(here, most)
@@ -375,9 +388,9 @@ class Residency:
 
     def _refuse_too_large(self, here: Iterable[Resident], most: int) -> None:
         for one in here:
-            if one.state == "asleep" and one.declared > most and one.waits_since is not None:
+            if one.state == "asleep" and one.memory.declared > most and one.waits_since is not None:
                 text = (
-                    f"model {one.config.name!r}: its memory, {one.declared:,} bytes on"
+                    f"model {one.config.name!r}: its memory, {one.memory.declared:,} bytes on"
                     f" {one.device}, is more than models that always stay there leave of it,"
                     f" {most:,} bytes (--device-memory)"
                 )
@@ -419,14 +432,21 @@ class Residency:
     # What takes time, each in a thread of its own
 
     def _put_to_sleep(self, resident: Resident) -> None:
-        if not resident.runner.fall_asleep():
+        before, offload = resident.held(), _may_offload(resident)
+        if not resident.runner.fall_asleep(offload=offload):
             return  # it is ready again
         resident.swaps.sleep_seconds = resident.runner.life.unload_seconds
+        resident.kept = 0
+        if resident.runner.on_host and not resident.memory.declared:
+            freed = max(0, before - resident.held())
+            resident.kept = max(0, resident.memory.known - freed)
+        self._footprints.keep(resident.memory)
         self._became(resident, "asleep")
         log.info("model sleeps", extra=_fields(resident, "why", resident.why))
 
     def _wake(self, resident: Resident) -> None:
         began, before = self._clock(), _held(resident.device)
+        by_copy = bool(resident.runner.on_host)
         try:
             resident.runner.wake()
         except WherryError as error:
@@ -437,19 +457,23 @@ class Residency:
             failed.__cause__ = error
             self._could_not_wake(resident, failed)
             return
-        resident.swaps.woke(self._clock() - began)
+        resident.swaps.woke(self._clock() - began, by_copy=by_copy)
         resident.failures, resident.wants_all = LoadFailures(), False
         in_worker = any(one.worker is not None for one in resident.runner.instances)
         is_apart = in_worker and resident.device == "cpu"
-        rise = 0 if is_apart or resident.wakes_beside else _held(resident.device) - before
+        rise = (
+            0 if is_apart or by_copy or resident.wakes_beside else _held(resident.device) - before
+        )
         resident.measure(rise)
+        self._footprints.keep(resident.memory)
         self._became(resident, "ready")
-        log.info("model is awake", extra=_fields(resident, "seconds", resident.swaps.wake_seconds))
+        log.info("model is awake", extra=_fields(resident, "seconds", resident.wake_seconds))
 
     def _could_not_wake(self, resident: Resident, error: WherryError) -> None:
         """Once more with nothing beside it, if memory was short or its worker died; else its
         callers are told, and it is tried again later."""
         resident.runner.fall_asleep()
+        resident.kept = 0
         cause = error.__cause__ or error
         lacks = out_of_memory(cause) or shortage(cause) or isinstance(cause, WorkerDied)
         if lacks and not resident.wants_all and not resident.runner.life.closing:
@@ -479,6 +503,13 @@ class Residency:
 def _fields(resident: Resident, what: str, value: object) -> dict[str, str]:
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
     return {"model": resident.config.name, "device": resident.device, what: text}
+
+
+def _may_offload(resident: Resident) -> bool:
+    """Whether its weights may take host memory while it sleeps: up to half of what is free."""
+    use = Machine().use()
+    free = (use.limit_bytes or 0) - (use.limit_used_bytes or 0)
+    return resident.config.offload and resident.memory.known <= free // 2
 
 
 def _held(device: str) -> int:

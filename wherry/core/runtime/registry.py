@@ -162,7 +162,7 @@ class Registry:
             _check_apart(made, [*life.all_ready(), *life.being_loaded()])
             life.loading(made)
         try:
-            awake = [one for one in made if not self._residency.add(one.runner)]
+            awake = [one for one in made if not self._residency.add(one.runner, one.model)]
             for loaded in awake:
                 loaded.runner.start()
             for loaded in made:

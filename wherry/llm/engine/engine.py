@@ -14,7 +14,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -103,6 +103,8 @@ class Engine:
         self.name = name
         #: What attaches adapters, if the network takes them.
         self.adapters: Adapters | None = None
+        #: What computes the steps, if its weights can leave the device and come back.
+        self.network: Any = None
         self.vocabulary = vocabulary
         self.cache = cache
         self.scheduler = TokenScheduler(

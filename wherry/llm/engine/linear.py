@@ -34,11 +34,14 @@ _LARGEST_POWER, _POWERS = 15, 120
 _ROUNDING = 2.0**-24
 
 
-def plain(weight: Tensor, bias: Tensor | None) -> Linear:
-    def run(x: Tensor) -> Tensor:
-        return F.linear(x, weight, bias)
+class PlainLinear:
+    """A product as torch has it."""
 
-    return run
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self._weight, self._bias)
 
 
 class Packed:
@@ -135,9 +138,9 @@ def best_for(device: torch.device, dtype: torch.dtype) -> MakeLinear:
     give wrong results, products are plain.
     """
     if device.type != "cpu":
-        return plain
+        return PlainLinear
     native = dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies_bfloat16())
-    best: MakeLinear = Packed if native and _is_right(Packed, dtype) else plain
+    best: MakeLinear = Packed if native and _is_right(Packed, dtype) else PlainLinear
     if dtype == torch.float32 and _is_right(halved, dtype):
         return partial(halved, otherwise=best)
     return best

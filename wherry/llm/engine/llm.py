@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
@@ -51,18 +52,17 @@ SPINS = "2000"
 READ_WAIT_SECONDS = 0.01
 
 
-def _loader(source: str) -> Callable[..., Any]:
+def _loading(source: str) -> ModuleType:
     """What builds wherry's own engine; ConfigError if torch and what it needs are not installed."""
     try:
         # Its module takes another one's place when it is read: a name that another thread takes
         # from it meanwhile is not there.
         import_module("transformers")
-        from wherry.llm.engine.loading import load_engine
+        return import_module("wherry.llm.engine.loading")
     except ImportError as error:
         raise ConfigError(
             f"llm {source}: its engine cannot be imported ({error}): pip install 'wherry[llm]'"
         ) from error
-    return load_engine
 
 
 def _wait_briefly(environment: MutableMapping[str, str]) -> None:
@@ -160,11 +160,15 @@ class LLM(TextModel):
 
     def load(self, device: Device) -> None:
         _wait_briefly(os.environ)
-        load_engine = _loader(self.source)
-        self.engine, self.tokenizer = load_engine(
+        loading, where = _loading(self.source), str(for_torch(device, self._name))
+        network, self._kept = self._kept, None
+        loading.moved(self._moved, where)
+        self._moved = ()
+        self.engine, self.tokenizer = loading.load_engine(
             self.source,
             self._name,
-            str(for_torch(device, self._name)),
+            where,
+            network=network,
             adapted=bool(self.adapters),
             **self._options,
         )
@@ -182,6 +186,21 @@ class LLM(TextModel):
         )
         self._requests: dict[Generation, tuple[EngineRequest, GeneratedAnswer]] = {}
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-reader")
+
+    def to_host(self) -> bool:
+        """Keep the weights; the cache and what was recorded for it are built again."""
+        network = self.engine.network
+        self._moved = [] if network is None else _loading(self.source).moved([network], "cpu")
+        if self._moved:
+            self._kept = network
+            self.unload()
+        return bool(self._moved)
+
+    def to_device(self, device: Device) -> None:
+        self.load(device)
+
+    #: The network whose weights are in host memory.
+    _kept: Any = None
 
     def unload(self) -> None:
         self.__dict__.pop("engine", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import thread_time
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from wherry.core.api import ConfigError
+from wherry.core.api import ConfigError, move_weights
 from wherry.llm.engine.checkpoint import Checkpoint
 from wherry.llm.engine.choice import AUTO, Here, choose, folder_facts
 from wherry.llm.engine.device import timer_of
@@ -89,11 +89,13 @@ def load_engine(
     device_name: str,
     *,
     make_runner: Callable[..., ModelRunner] = ModelRunner,
+    network: Network | None = None,
     **settings: Any,
 ) -> tuple[Engine, Tokenizer]:
     """Load a checkpoint and build its engine and tokenizer. `settings` are those of EngineSettings.
 
-    Blocks: reads (or downloads) files and may compile. `make_runner` makes what computes the steps.
+    Blocks: reads (or downloads) files and may compile. `make_runner` makes what computes the steps;
+    `network` is one of this checkpoint, loaded before with these settings.
     ConfigError names settings that do not fit the checkpoint or device.
     """
     device = torch.device(device_name)
@@ -113,7 +115,7 @@ def load_engine(
     config = checkpoint.config(exact=exact)
     tokenizer = Tokenizer.load(checkpoint.folder)  # before the weights, which may take minutes
     precision = _precision(engine_settings.dtype, config, device)
-    loading = _Loading(name, checkpoint, config, exact, precision, device, engine_settings)
+    loading = _Loading(name, checkpoint, config, exact, precision, device, engine_settings, network)
     built = loading.built(make_runner)
     tokenizer.most_tokens = built.context
     made = Engine(
@@ -131,6 +133,7 @@ def load_engine(
         keep=built.keep,
     )
     made.adapters = built.adapters
+    made.network = None if built.adapters else built.network
     give_back_freed()
     return made, tokenizer
 
@@ -155,6 +158,7 @@ class _Built:
     context_per_token: float = float("inf")
     adapters: Adapters | None = None
     keep: Callable[[torch.Tensor], None] | None = None
+    network: Network | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +171,13 @@ class _Loading:
     precision: str
     device: torch.device
     engine_settings: EngineSettings
+    network: Network | None
 
     def built(self, make_runner: Callable[..., ModelRunner]) -> _Built:
         """Load the weights. With the engine's attention, else with a cache for each sequence."""
         engine_settings = self.engine_settings
+        if self.network is not None:
+            return self._with_attention(self.network, make_runner)
         try:
             network = load_network(
                 self.checkpoint,
@@ -241,6 +248,7 @@ class _Loading:
             _context_per_token(shape),
             adapters,
             runner.keep,
+            network,
         )
 
     def _blocks(self, per_token: int, context: int) -> int:
@@ -283,6 +291,21 @@ class _Loading:
             )
         cache = KVCache(blocks, engine_settings.block_size, shares_prefixes=False)
         return _Built(states.run, cache, states.vocabulary, context, running)
+
+
+@torch.inference_mode()  # as all of these tensors were made
+def moved(values: Iterable[Any], device: str) -> list[torch.Tensor]:
+    """Move the tensors of networks to "cpu" or a GPU. Returns those that were elsewhere."""
+    found, todo = list[Any](), [*values]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, torch.Tensor | torch.nn.Module):
+            found.append(value)
+        elif isinstance(value, list):
+            todo += value
+        elif type(value).__module__.startswith("wherry.") and hasattr(value, "__dict__"):
+            todo += vars(value).values()
+    return move_weights(found, device)
 
 
 def _context_per_token(shape: Shape) -> float:

@@ -52,7 +52,7 @@ STEP_FIGURES: Final = (
 _COUNTS: Final = ("queued_requests", "running_batches", "running_rows")
 _COUNTERS: Final = ("requests", "rows", "failed", "responses")
 #: Of a model that may sleep: whether it is on its device.
-RESIDENT: Final = {"asleep": 0.0, "waking": 1.0, "stopping": 1.0, "ready": 2.0}
+RESIDENT: Final = {"asleep": 0.0, "resting": 0.0, "waking": 1.0, "stopping": 1.0, "ready": 2.0}
 
 
 def figures_of(

@@ -12,7 +12,7 @@ const state = {
 };
 
 const keyOf = (model) => model.name + "/" + model.version;
-const RESIDENT = { asleep: 0, waking: 1, stopping: 1, ready: 2 };
+const RESIDENT = { asleep: 0, resting: 0, waking: 1, stopping: 1, ready: 2 };
 const SERVER_FIGURES = ["requests_per_second", "failures_per_second", "refused_per_second", "requests_in_flight",
   "cpu_share", "loop_stall_seconds"];
 

@@ -48,6 +48,8 @@ class TorchModel(RepositoryModel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._module: Shared[_Module] = Shared()
+        #: Of a TorchScript file, for `to_host`.
+        self._script: Any = None
 
     def settings(self) -> dict[str, Any]:
         found = super().settings()
@@ -92,8 +94,10 @@ class TorchModel(RepositoryModel):
                 self.folder, self.version, self.inside, str(for_torch(device, self.triton.name))
             )
         )
+        self._script = self._module.value.script
 
     def unload(self) -> None:
+        self._script = None
         self._module.give_back()
 
     def execute(self, **columns: Column) -> Columns:
@@ -114,12 +118,13 @@ class _Module:
         if threads is not None:
             torch.set_num_threads(int(threads.string_value))
         path = version_file(os.path.join(folder, version), config, FILES)
+        self.script: Any = None
         if torch_program.is_program(path):
             program = _program(path, config.name, self._device)
             self._run: Callable[[Mapping[str, Any]], Sequence[Any]]
             self._run = _ProgramCall(config, program)
             return
-        self._forward, names = _script(torch, path, self._device, config.name)
+        self.script, names = _script(torch, path, self._device, config.name)
         self._order = _places(config.name, config.input, names)
         self._run = self._run_script
 
@@ -148,7 +153,7 @@ class _Module:
             for name in self._order
             if name in arrays
         ]
-        return self._tensors(self._forward(*inputs))
+        return self._tensors(self.script(*inputs))
 
     def _tensors(self, result: Any) -> list[Any]:
         """The outputs as tensors, in the order of the configuration."""

@@ -63,7 +63,7 @@ NO_COUNTERPART: Final = frozenset({
     "description", "isolation", "execution_timeout", "stall_timeout", "unload_timeout",
     "isolate_errors", "run_in_caller", "crash_budget", "crash_window", "max_restart_delay",
     "max_unread_responses", "max_queue_wait", "max_queue_bytes", "route", "served_names",
-    "run_again", "resident", "memory",
+    "run_again", "resident", "memory", "offload",
 })  # fmt: skip
 
 #: Settings that come back as another one: as the queue policy of every level.

@@ -1,8 +1,10 @@
 """Are the settings that type checkers see those that there are, and of their types?"""
 
+import functools
+import operator
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from wherry.core.models.config import (
     InstanceGroup,
@@ -15,6 +17,7 @@ from wherry.core.models.settings import (
     Isolation,
     ModelSettings,
     Rows,
+    SettingAttributes,
 )
 
 #: Settings of which a program may say more, or only some of the values, than ModelConfig's type.
@@ -45,6 +48,25 @@ def test_a_function_has_these_and_the_cost_of_its_rows() -> None:
     }
 
 
+def test_a_class_has_them_as_attributes_but_for_names_that_models_use() -> None:
+    settings = get_type_hints(ModelSettings)
+    attributes = get_type_hints(SettingAttributes)
+    assert settings.keys() - attributes.keys() == {"name", "version", "device"}
+    for name, kind in attributes.items():
+        kind = get_args(kind)[0] if get_origin(kind) is ClassVar else kind
+        assert kind == without_literals(settings[name]), name
+
+
 def loose(kind: Any) -> Any:
     """The type with any sequence in place of a tuple."""
     return types.GenericAlias(Sequence, get_args(kind)[:1]) if get_origin(kind) is tuple else kind
+
+
+def without_literals(kind: Any) -> Any:
+    """The type with `str` in place of its values: what a class attribute is inferred to be."""
+    if get_origin(kind) is Literal:
+        return str
+    if get_origin(kind) in (Union, types.UnionType):
+        members: list[Any] = [without_literals(one) for one in get_args(kind)]
+        return functools.reduce(operator.or_, members)
+    return kind

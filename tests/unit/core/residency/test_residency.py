@@ -16,6 +16,7 @@ import pytest
 
 import wherry
 from wherry.core.instances.runner import InstanceRunner
+from wherry.core.models.settings import Isolation
 from wherry.core.residency.policy import DeviceTurns
 from wherry.core.values.errors import ConfigError, DeadlineExceeded, LoadFailed, ModelNotReady
 from wherry.core.values.reply import Reply
@@ -49,6 +50,11 @@ class Counted(wherry.Model):
 
     def execute(self, x: list[int]) -> list[int]:
         return [value + self.number for value in x]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -390,6 +396,178 @@ def test_a_load_that_cannot_have_a_thread_is_tried_again(monkeypatch: pytest.Mon
         assert runtime.infer("m0", x=1) == 1
 
 
+class Kept(Counted):
+    """Can leave its device and come back, and writes that down."""
+
+    memory = 200
+    offload = True
+
+    def to_host(self) -> bool:
+        self.events.append("to_host")
+        return True
+
+    def to_device(self, device: wherry.Device) -> None:
+        if self.wrong:
+            raise self.wrong.pop()
+        self.events.append("to_device")
+
+
+def two_kept(**attributes: Any) -> list[Any]:
+    return [
+        type(f"K{number}", (Kept,), {"name": f"m{number}", "number": number, **attributes})()
+        for number in range(2)
+    ]
+
+
+def test_a_model_that_can_rests_in_host_memory_and_wakes_by_a_copy() -> None:
+    first, second = two_kept()
+    with wherry.Runtime(first, second, device_memory={"cpu": ROOM}) as runtime:
+        for number in (0, 1, 0, 1):
+            assert runtime.infer(f"m{number}", x=1) == 1 + number
+        assert first.events == ["load", "to_host", "to_device", "to_host"]
+        assert second.events == ["load", "to_host", "to_device"]
+        wait_until(lambda: state(runtime, "m1") == "ready")
+        assert state(runtime, "m0") == "resting"
+        assert runtime.model("m0").runner.residence()["wakes"] == 2
+        assert not runtime.not_ready()
+    assert first.events[-1] == "unload"
+
+
+def test_without_the_setting_a_model_is_unloaded() -> None:
+    first, second = two_kept(offload=False)
+    with wherry.Runtime(first, second, device_memory={"cpu": ROOM}) as runtime:
+        assert [runtime.infer(f"m{number}", x=1) for number in (0, 1)] == [1, 2]
+        assert first.events == ["load", "unload"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("isolation", "how"),
+    [("thread", "raises"), ("thread", "cannot"), ("process", "raises"), ("process", "hangs")],
+)
+def test_a_model_that_cannot_leave_its_device_is_unloaded(isolation: Isolation, how: str) -> None:
+    never, other = NeverMoved(), models(1)[0]
+    with wherry.Runtime(device_memory={"cpu": ROOM}) as runtime:
+        runtime.load(never, isolation=isolation)
+        runtime.load(other)
+        assert runtime.infer("never_moved", how=how) == how
+        assert runtime.infer("m0", x=1) == 1
+        assert state(runtime, "never_moved") == "asleep"
+        assert runtime.infer("never_moved", how=how) == how
+
+
+class NeverMoved(wherry.Model):
+    memory = 200
+    offload = True
+    unload_timeout = 1.0
+
+    def execute(self, how: str) -> str:
+        self.how = how
+        return how
+
+    def to_host(self) -> bool:
+        if self.how == "hangs":
+            threading.Event().wait()
+        if self.how == "raises":
+            raise ValueError("no host")
+        return False
+
+
+def test_a_copy_that_fails_is_a_load() -> None:
+    first, second = two_kept()
+    with wherry.Runtime(first, second, device_memory={"cpu": ROOM}) as runtime:
+        assert [runtime.infer(f"m{number}", x=1) for number in (0, 1)] == [1, 2]
+        first.wrong = [ValueError("graphs have old addresses")]
+        assert runtime.infer("m0", x=1) == 1
+        assert first.events == ["load", "to_host", "unload", "load"]
+
+
+def test_a_resting_model_is_unloaded_and_taken_the_place_of() -> None:
+    first, second = two_kept()
+    with wherry.Runtime(first, second, device_memory={"cpu": ROOM}) as runtime:
+        assert [runtime.infer(f"m{number}", x=1) for number in (0, 1)] == [1, 2]
+        runtime.unload("m0")
+        assert first.events == ["load", "to_host", "unload"]
+        assert runtime.infer("m1", x=1) == 2
+
+
+class KeptCountdown(Countdown):
+    offload = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies = 0
+
+    def to_host(self) -> bool:
+        return True
+
+    def to_device(self, device: wherry.Device) -> None:
+        self.copies += 1
+
+
+def test_step_models_rest_between_streams() -> None:
+    first, second = (type(name, (KeptCountdown,), {"name": name})() for name in ("one", "two"))
+    with wherry.Runtime(first, second, device_memory={"cpu": ROOM}) as runtime:
+        for name in ("one", "two", "one", "two"):
+            assert list(runtime.stream(name, n=3)) == [2, 1, 0]
+        assert (first.loads, second.loads) == (1, 1)
+        assert (first.copies, second.copies) == (1, 1)
+
+
+class KeptInWorker(wherry.Model):
+    """Says which process it is in, and how often it was loaded and moved."""
+
+    isolation = "process"
+    memory = 200
+    offload = True
+
+    def load(self, device: wherry.Device) -> None:
+        self.moves = 0
+
+    def to_host(self) -> bool:
+        return True
+
+    def to_device(self, device: wherry.Device) -> None:
+        self.moves += 1
+
+    def execute(self, x: list[int]) -> list[list[int]]:
+        return [[os.getpid(), self.moves] for _ in x]
+
+
+class KeptBeside(KeptInWorker):
+    pass
+
+
+class DiesOnItsWay(KeptInWorker):
+    def to_device(self, device: wherry.Device) -> None:
+        os._exit(1)
+
+
+@pytest.mark.slow
+def test_a_worker_that_ends_while_weights_come_back_is_loaded() -> None:
+    with wherry.Runtime(DiesOnItsWay(), KeptBeside(), device_memory={"cpu": ROOM}) as runtime:
+        before, _ = runtime.infer("dies_on_its_way", x=1)
+        runtime.infer("kept_beside", x=1)
+        after, moves = runtime.infer("dies_on_its_way", x=1)
+        assert after != before
+        assert moves == 0
+
+
+@pytest.mark.slow
+def test_a_worker_stays_while_its_model_rests_and_one_that_was_killed_is_loaded() -> None:
+    with wherry.Runtime(KeptInWorker(), KeptBeside(), device_memory={"cpu": ROOM}) as runtime:
+        before, _ = runtime.infer("kept_in_worker", x=1)
+        runtime.infer("kept_beside", x=1)
+        assert runtime.infer("kept_in_worker", x=1) == [before, 1]
+        runtime.infer("kept_beside", x=1)
+        wait_until(lambda: state(runtime, "kept_in_worker") == "resting")
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: not runtime.model("kept_in_worker").runner.instances)
+        after, moves = runtime.infer("kept_in_worker", x=1)
+        assert after != before
+        assert moves == 0
+
+
 @pytest.fixture
 def killed_at_load(tmp_path: Path) -> Iterator[Path]:
     file = tmp_path / "kill"
@@ -421,6 +599,20 @@ def test_a_worker_that_is_killed_while_it_wakes_is_started_again(killed_at_load:
         assert runtime.infer("dies", x=7) == 7
         wait_until(lambda: state(runtime, "dies") == "ready")
         assert runtime.model("dies").runner.residence()["footprint_bytes"] > 1 << 20
+
+
+def test_a_footprint_is_known_again_by_the_next_server(
+    killed_at_load: Path, tmp_path: Path
+) -> None:
+    with wherry.Runtime(InProcess(), device_memory={"cpu": 1 << 40}) as runtime:
+        assert runtime.model("dies").runner.residence()["footprint_bytes"] is None
+        runtime.infer("dies", x=1)
+        wait_until(lambda: state(runtime, "dies") == "ready")
+    with wherry.Runtime(InProcess(), device_memory={"cpu": 1 << 40}) as runtime:
+        assert runtime.model("dies").runner.residence()["footprint_bytes"] > 1 << 20
+    (tmp_path / "wherry" / "footprints.json").write_text("[not json")
+    with wherry.Runtime(InProcess(), device_memory={"cpu": 1 << 40}) as runtime:
+        assert runtime.model("dies").runner.residence()["footprint_bytes"] is None
 
 
 class NeverUnloaded(wherry.Model):

@@ -10,7 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wherry.llm.engine import linear
-from wherry.llm.engine.linear import Linear, Packed, Threads, best_for, halved, plain, smallest
+from wherry.llm.engine.linear import (
+    Linear,
+    Packed,
+    PlainLinear,
+    Threads,
+    best_for,
+    halved,
+    smallest,
+)
 from wherry.llm.engine.memory import reads_halves
 
 
@@ -107,7 +115,7 @@ def test_a_weight_that_half_precision_would_change_is_kept_as_it_is(
 
     def otherwise(weight: Tensor, bias: Tensor | None) -> Linear:
         given.append(weight)
-        return plain(weight, bias)
+        return PlainLinear(weight, bias)
 
     halved(weight, None, otherwise)
     (kept,) = given
@@ -141,11 +149,11 @@ def test_bfloat16_is_packed_only_where_the_processor_multiplies_it(
 ) -> None:
     monkeypatch.setattr(linear, "_is_right", lambda make, dtype: True)  # else AVX-512 is needed
     monkeypatch.setattr(linear, "multiplies_bfloat16", lambda: False)
-    assert best_for(CPU, torch.bfloat16) is plain
+    assert best_for(CPU, torch.bfloat16) is PlainLinear
     monkeypatch.setattr(linear, "multiplies_bfloat16", lambda: True)
     assert best_for(CPU, torch.bfloat16) is Packed
-    assert best_for(CPU, torch.float16) is plain
-    assert best_for(torch.device("meta"), torch.float32) is plain
+    assert best_for(CPU, torch.float16) is PlainLinear
+    assert best_for(torch.device("meta"), torch.float32) is PlainLinear
 
 
 @pytest.mark.parametrize("error", [AttributeError, RuntimeError, NotImplementedError])
@@ -157,15 +165,15 @@ def test_products_are_plain_where_torch_has_no_others(
 
     monkeypatch.setattr(Packed, "__init__", missing)
     monkeypatch.setattr(linear, "halved", missing)
-    assert best_for(CPU, torch.float32) is plain
+    assert best_for(CPU, torch.float32) is PlainLinear
 
 
 def test_products_are_plain_where_the_others_give_wrong_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def wrong(weight: Tensor, bias: Tensor | None) -> Linear:
-        return plain(weight.clamp(min=2.0**-14), bias)  # as if small numbers were lost
+        return PlainLinear(weight.clamp(min=2.0**-14), bias)  # as if small numbers were lost
 
     monkeypatch.setattr(linear, "Packed", wrong)
     monkeypatch.setattr(linear, "halved", wrong)
-    assert best_for(CPU, torch.float32) is plain
+    assert best_for(CPU, torch.float32) is PlainLinear

@@ -13,8 +13,11 @@ import pytest
 
 import wherry
 from tests.unit.llm.engine import tiny
+from wherry.core.models import host_weights
 from wherry.core.values.errors import ConfigError, InvalidRequest
 from wherry.llm import LLM, Delta
+from wherry.llm.engine import loading, runner
+from wherry.llm.engine.linear import PlainLinear
 from wherry.llm.engine.llama_cpp import LlamaCpp
 from wherry.llm.engine.llm import _wait_briefly
 from wherry.llm.engine.tokenizer import Tokenizer
@@ -481,3 +484,30 @@ def test_every_engine_takes_the_same_inputs_but_llama_cpp_no_task() -> None:
     )
     assert ours == vllm == [*llama, "task"]
     assert "messages" in llama
+
+
+def test_an_engine_rests_with_its_weights_and_is_built_again_without_its_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """There is one device here: weights are moved to other memory of it, both ways."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(runner, "best_for", lambda *_: PlainLinear)
+    monkeypatch.setattr(host_weights, "is_elsewhere", lambda *_: True)
+    reads, load_network = list[str](), runner.load_network
+
+    def counted(checkpoint: Any, **how: Any) -> Any:
+        reads.append(checkpoint.folder.name)
+        return load_network(checkpoint, **how)
+
+    monkeypatch.setattr(loading, "load_network", counted)
+    how: dict[str, Any] = {"cache_gb": 0.01, "threads": 1, "memory": 60, "offload": True}
+    models = [LLM(folder, name=name, **how) for name in ("one", "two")]
+    with wherry.Runtime(*models, device_memory={"cpu": 100}) as runtime:
+        answers = [
+            text(list(runtime.stream(name, prompt="Once", parameters=GREEDY)))
+            for name in ("one", "two", "one", "two", "one")
+        ]
+        assert len(set(answers)) == 1
+        assert runtime.model("two").runner.residence()["state"] == "resting"
+        assert "engine" not in vars(models[1])
+    assert len(reads) == 2

@@ -20,7 +20,7 @@ from wherry import ConfigError
 from wherry.llm.engine import loading
 from wherry.llm.engine.checkpoint import Checkpoint, stage
 from wherry.llm.engine.linear import MakeLinear, Packed, halved
-from wherry.llm.engine.llm import _loader
+from wherry.llm.engine.llm import _loading
 from wherry.llm.engine.loading import MOST_SECONDS, compile_programs
 from wherry.llm.engine.model import Decoder
 from wherry.llm.engine.weights import Weights
@@ -158,7 +158,7 @@ def test_two_models_of_one_process_may_read_transformers_at_once(
     found: list[object] = []
 
     def load() -> None:
-        _loader("tiny")
+        _loading("tiny")
         from transformers import AutoConfig
 
         found.append(AutoConfig)

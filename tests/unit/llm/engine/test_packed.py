@@ -31,7 +31,7 @@ from tests.unit.llm.engine.test_engine import (
 from tests.unit.llm.engine.test_paged_attention import META, Calls, Recorder, in_place
 from wherry.llm.engine.attention import varlen
 from wherry.llm.engine.kv_cache import KVCache
-from wherry.llm.engine.linear import plain
+from wherry.llm.engine.linear import PlainLinear
 from wherry.llm.engine.model import Decoder
 from wherry.llm.engine.runner import ModelRunner, Recorded, _or_none
 from wherry.llm.engine.sampling import Sampling
@@ -134,7 +134,9 @@ def test_a_step_of_many_prompts_has_the_calls_of_one_with_two() -> None:
     def weights(name: str, *shape: int) -> Tensor:
         return torch.empty(shape, device=META)
 
-    net = Decoder(LlamaConfig(**{**tiny.SIZES, "max_position_embeddings": 4096}), weights, plain)
+    net = Decoder(
+        LlamaConfig(**{**tiny.SIZES, "max_position_embeddings": 4096}), weights, PlainLinear
+    )
     counted = []
     for count in (2, 50):
         runner = ModelRunner(

@@ -35,7 +35,7 @@ from wherry.llm.engine import attention as attending
 from wherry.llm.engine.attention import MOST_BYTES, _most_bytes
 from wherry.llm.engine.cuda_graphs import Replay
 from wherry.llm.engine.kv_cache import KVCache
-from wherry.llm.engine.linear import plain
+from wherry.llm.engine.linear import PlainLinear
 from wherry.llm.engine.model import Decoder
 from wherry.llm.engine.runner import ModelRunner, Recorded
 from wherry.llm.engine.sampling import Sampling
@@ -233,7 +233,9 @@ def steps(*contexts: int, running: int = 64) -> tuple[ModelRunner, TokenSchedule
     def weights(name: str, *shape: int) -> Tensor:
         return torch.empty(shape, device=META)
 
-    net = Decoder(LlamaConfig(**{**tiny.SIZES, "max_position_embeddings": 4096}), weights, plain)
+    net = Decoder(
+        LlamaConfig(**{**tiny.SIZES, "max_position_embeddings": 4096}), weights, PlainLinear
+    )
     runner = ModelRunner(net, cache_tokens=1 << 16, block_size=16, dtype=torch.float32, device=META)
     scheduler = TokenScheduler(KVCache(1 << 12, 16), max_running=running, max_step_tokens=1 << 15)
     for number, context in enumerate(contexts):

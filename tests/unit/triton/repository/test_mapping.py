@@ -301,6 +301,7 @@ OTHERS: dict[str, Any] = {
     "max_queue_wait": 1.0,
     "max_queue_bytes": 100,
     "memory": 100,
+    "offload": True,
     "resident": "always",
     "request_timeout": 1.0,
     "preserve_ordering": True,
