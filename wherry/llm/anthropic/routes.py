@@ -13,7 +13,7 @@ from wherry.llm.openai.client_request import ClientForm
 from wherry.llm.openai.errors import UnknownRoute, fail
 from wherry.llm.openai.generation import generation_route
 from wherry.llm.openai.models import AbleModels
-from wherry.llm.openai.tokens import CountedTokens, answered_by, counted_tokens
+from wherry.llm.openai.tokens import CountedTokens, answered_by
 from wherry.server.api import Exchange, HttpEntry, Route, generation, inference
 
 MESSAGES: Final = "/v1/messages"
@@ -46,7 +46,7 @@ class Anthropic:
                 self._models,
                 CountRequest,
                 "tokens",
-                answered_by(counted_tokens),
+                answered_by(lambda piece: CountedTokens(len(piece.token_ids))),
                 inference(
                     "Count the tokens of a conversation in Anthropic's form",
                     CountRequest,

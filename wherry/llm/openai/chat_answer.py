@@ -129,7 +129,6 @@ class ChatAnswer(OpenAIAnswer):
     """Messages of the assistant; thoughts and calls are taken out of the text.
 
     How a model writes these it says with its first piece (`details["style"]`, an `AnswerStyle`).
-    `echo` stands in front of each text.
     """
 
     kind, prefix = "chat.completion", "chatcmpl"
@@ -141,11 +140,9 @@ class ChatAnswer(OpenAIAnswer):
         request_id: str,
         calls: AllowedCalls = AllowedCalls(),  # noqa: B008 - frozen
         *,
-        echo: str = "",
         shown: AnswerParts = AnswerParts(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(model, request_id, shown)
-        self._echo = echo
         self._prompt_tokens: list[int] | None = None
         self._prompt_logprobs: list[Any] | None = None
         self._calls = calls
@@ -162,7 +159,7 @@ class ChatAnswer(OpenAIAnswer):
         cls, request: ClientRequest, loaded: LoadedModel, fields: ChatRequest, call: ChatCall
     ) -> ChatAnswer:
         name = fields.model or loaded.reported_name()
-        return cls(name, request.id, call.calls, echo=call.echo, shown=call.shown)
+        return cls(name, request.id, call.calls, shown=call.shown)
 
     def add(self, piece: ChoiceDelta) -> list[ChunkChoice]:
         chunks: list[ChunkChoice] = []
@@ -170,8 +167,6 @@ class ChatAnswer(OpenAIAnswer):
         if choice is None:
             choice = self.choices[piece.index] = self._choice(piece)
             chunks.append(_chunk(piece.index, role="assistant", content=""))
-            if self._echo:
-                chunks.append(_chunk(piece.index, content=self._echo))
         self.usage.add(piece.usage)
         self._prompt_tokens = piece.details.get("prompt_token_ids", self._prompt_tokens)
         self._prompt_logprobs = piece.details.get("prompt_logprobs", self._prompt_logprobs)
@@ -197,7 +192,7 @@ class ChatAnswer(OpenAIAnswer):
             style = replace(self._style, tools=FORCED) if self._calls.forced else self._style
             self._texts[piece.index] = AnswerText(style, self._calls.functions)
         token_ids: list[int] | None = [] if self.shown.token_ids else None
-        message = ChatMessage(content=self._echo)
+        message = ChatMessage(content="")
         return ChatChoice(
             index=piece.index, finish_reason=None, message=message, token_ids=token_ids
         )

@@ -194,6 +194,8 @@ MOST_CALLS: Final = 32
 OF_CHATS: Final = {
     **OF_GENERATIONS,
     "audio": NotDone(),
+    "modalities": NotDone((["text"],)),
+    "echo": NotDone((False,)),
     "verbosity": NotDone(("medium",)),
     "web_search_options": NotDone(),
     "functions": NotDone(([],), use="tools"),
@@ -218,8 +220,6 @@ class ChatCall(ModelCall):
 
     calls: AllowedCalls
     shown: AnswerParts
-    #: The text that stands in front of the answer.
-    echo: str
 
 
 class ChatRequest(Request):
@@ -237,8 +237,6 @@ class ChatRequest(Request):
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
-    #: Only `["text"]`.
-    modalities: list[str] | None = None
     #: A variable of the chat template; its meaning depends on the model.
     reasoning_effort: str | None = None
     #: Whether the answer includes the model's reasoning.
@@ -265,8 +263,6 @@ class ChatRequest(Request):
         most = 1 if self.parallel_tool_calls is False else None
         not_followed = _not_followed(offered, forced, parameters)
         inputs: dict[str, Any] = {"messages": conversation(self.messages)}
-        if self.modalities not in (None, ["text"]):
-            raise BadField("modalities", "only ['text'] is supported")
         inputs["parameters"] = self._sampling(self._form_of_call(forced))
         if offered:
             inputs["tools"] = [tool for tool, _ in offered]
@@ -277,7 +273,6 @@ class ChatRequest(Request):
             not_followed=not_followed,
             calls=AllowedCalls(functions, most, forced=bool(forced)),
             shown=self.shown(thoughts=self.include_reasoning is not False),
-            echo=self._echoed(inputs["messages"][-1]) if self.echo else "",
         )
 
     def _sampling(self, call: AnswerForm | None) -> dict[str, Any]:
@@ -293,10 +288,6 @@ class ChatRequest(Request):
         if self.add_special_tokens:  # the chat template has them, most often
             sampling["add_special_tokens"] = True
         return sampling
-
-    def _echoed(self, last: Mapping[str, Any]) -> str:
-        """The text that stands in front of the answer: that of the message which goes on."""
-        return str(text_of(last["content"])) if last["role"] == "assistant" else ""
 
     def _template(self) -> dict[str, Any]:
         if self.continue_final_message and self.add_generation_prompt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -12,8 +12,8 @@ from wherry.core.api import LoadedModel
 from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.generation import ChoiceDelta, OpenAIAnswer, TokenUsage
-from wherry.llm.openai.generation_request import AnswerParts, ModelCall, Request
-from wherry.llm.openai.reading import Alternatives, Whole
+from wherry.llm.openai.generation_request import OF_GENERATIONS, AnswerParts, ModelCall, Request
+from wherry.llm.openai.reading import Alternatives, NotDone, Whole
 
 #: Each is a request of its own to the model.
 MAX_PROMPTS: Final = 1024
@@ -22,14 +22,18 @@ MAX_PROMPTS: Final = 1024
 class CompletionRequest(Request):
     """POST /v1/completions."""
 
+    not_done: ClassVar[Mapping[str, NotDone]] = {
+        **OF_GENERATIONS,
+        "best_of": NotDone((1,), use="n"),
+        "suffix": NotDone(("",)),
+    }
+
     prompt: str | list[str | Whole | list[Whole]]
     #: 16 if not given; 0 only with `echo`.
     max_tokens: Whole | None = None
     logprobs: Alternatives | None = None
-    #: Only the value of `n`.
-    best_of: int | None = None
-    #: Refused, unless it is empty.
-    suffix: str | None = None
+    #: Puts the prompt before the answer.
+    echo: bool | None = None
     #: False: without what the checkpoint puts before a text.
     add_special_tokens: bool | None = None
 
@@ -52,10 +56,6 @@ class CompletionRequest(Request):
         return prompts
 
     def sampling(self) -> dict[str, Any]:
-        if self.suffix:
-            raise BadField("suffix", "text after the gap is not supported")
-        if self.best_of not in (None, self.n or 1):
-            raise BadField("best_of", "only the value of n is supported")
         if self.logprob_token_ids is not None and self.logprobs is None:
             raise BadField("logprob_token_ids", "it needs logprobs")
         sampling = self.parameters()

@@ -10,10 +10,10 @@ import msgspec
 from wherry.core.api import AdapterNotFound, InvalidRequest, PromptTooLong, WherryError
 from wherry.server.api import Exchange, describe
 
-#: Where Jina, Cohere, vLLM and SageMaker have what others have below /v1.
+#: Where Jina, Cohere and vLLM have what others have below /v1.
 BESIDE_V1: Final = frozenset(
     (
-        "/tokenize", "/detokenize", "/score", "/rerank", "/v2/rerank", "/invocations",
+        "/tokenize", "/detokenize", "/score", "/rerank", "/v2/rerank",
     )
 )  # fmt: skip
 
@@ -140,8 +140,7 @@ def described(
 def fail(
     exchange: Exchange,
     error: Exception,
-    named: Callable[[str], str] = str,
     form: ErrorForm = error_object,
 ) -> None:
-    status, body, headers = described(exchange, error, named, form)
+    status, body, headers = described(exchange, error, form=form)
     exchange.respond(status, body, headers=headers)

@@ -20,7 +20,7 @@ from wherry.llm.engine.sampling import (
     MOST_TOKENS_NAMED,
 )
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.reading import Alternatives, NotDone, Whole, json_in
+from wherry.llm.openai.reading import Alternatives, NotDone, TokenId, Whole, json_in
 
 #: The model's inputs for one row.
 Inputs = dict[str, Any]
@@ -166,9 +166,9 @@ def schema_of(value: Any, where: str) -> dict[str, Any]:
 #: Fields that the engine calls by the same name.
 SAME: Final = (
     "n", "temperature", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words",
-    "logprob_token_ids", "ignore_eos", "skip_special_tokens", "prompt_logprobs", "truncation_side",
-    "cache_salt",
+    "repetition_penalty", "logit_bias", "min_tokens", "stop_token_ids", "allowed_token_ids",
+    "bad_words", "logprob_token_ids", "ignore_eos", "skip_special_tokens", "prompt_logprobs",
+    "truncation_side", "cache_salt",
 )  # fmt: skip
 #: Fields that the engine calls by another name.
 RENAMED: Final = {
@@ -225,9 +225,9 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     #: From -1000 to 1000, by the number of the token.
-    logit_bias: Annotated[dict[str, float], msgspec.Meta(max_length=MOST_TOKENS_NAMED)] | None = (
-        None
-    )
+    logit_bias: (
+        Annotated[dict[TokenId, float], msgspec.Meta(max_length=MOST_TOKENS_NAMED)] | None
+    ) = None
 
     # Beyond OpenAI
     #: 0 or -1: all.
@@ -256,8 +256,6 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_logprobs: Alternatives | None = None
     #: With `logprobs`: up to 20 tokens that are reported in place of the most probable ones.
     logprob_token_ids: NamedTokens | None = None
-    #: Puts the prompt before the answer; in a chat, the continued assistant message.
-    echo: bool | None = None
     return_token_ids: bool | None = None
     #: Cached prefixes are shared only with requests of the same salt.
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
@@ -302,7 +300,6 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "top_k": None if self.top_k == ALL else self.top_k,
             "thinking_budget": None if (most := self.thinking_token_budget) == ALL else most,
             "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
-            "logit_bias": self._logit_bias(),
             "truncate_prompt": 0 if self.truncate_prompt_tokens == ALL else self._kept(),
         }
         if self.top_p == 0:  # the likeliest token alone, as others read it
@@ -351,15 +348,3 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise BadField("stream_options", "only a stream has them: send stream: true")
         if self.prompt_logprobs is not None and self.stream:
             raise BadField("prompt_logprobs", "a stream does not have them; send stream: false")
-
-    def _logit_bias(self) -> dict[int, float] | None:
-        if self.logit_bias is None:
-            return None
-        wrong = [repr(token[:40]) for token in self.logit_bias if not _is_token(token)]
-        if wrong:
-            raise BadField("logit_bias", f"its keys must be token ids, not {', '.join(wrong[:5])}")
-        return {int(token): bias for token, bias in self.logit_bias.items()}
-
-
-def _is_token(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 19

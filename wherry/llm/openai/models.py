@@ -133,10 +133,7 @@ NEEDS: Final = {
         "it does not make one vector of floats of one text or list of tokens, its only required"
         " input"
     ),
-    "scores": (
-        "it does not make one float of two texts, its only required inputs, nor one vector of one"
-        " text"
-    ),
+    "scores": ("it does not make one float of two texts, its only required inputs"),
     "transcriptions": "it does not make text of audio, its only required input",
     "translations": "it does not make text of audio, its only required input, or has no 'task'",
     "tokens": "it has no input 'task'",
@@ -171,11 +168,11 @@ class AbleModels:
     def __init__(self, entry: HttpEntry) -> None:
         self.entry = entry
         self._runtime = entry.runtime
-        #: As the models were at a generation: whether one has one of some abilities, and which one
-        #: of a name has. Not kept alive: an unloaded model must give its memory back.
+        #: As the models were at a generation: whether one has an ability, and which one of a name
+        #: has. Not kept alive: an unloaded model must give its memory back.
         self._generation = -1
-        self._served: dict[Sequence[str], bool] = {}
-        self._able: WeakValueDictionary[tuple[str | None, Sequence[str]], LoadedModel]
+        self._served: dict[str, bool] = {}
+        self._able: WeakValueDictionary[tuple[str | None, str], LoadedModel]
         #: What models have told of their contexts, as long as they are there.
         self._contexts: WeakKeyDictionary[LoadedModel, int] = WeakKeyDictionary()
 
@@ -184,33 +181,32 @@ class AbleModels:
         read: Reader[T],
         start: Start[T],
         operation: Operation,
-        *any_of: str,
+        ability: str,
         form: ClientForm = OPENAI,
     ) -> Route:
-        """The route of what models with one of these abilities answer; 404 while there is none.
+        """The route of what models with this ability answer; 404 while there is none.
         `read` and `start` are as for `ClientRequest.read`."""
 
         def answer(exchange: Exchange) -> None:
-            if self.serves(*any_of):
+            if self.serves(ability):
                 ClientRequest(self.entry, exchange, form).read(read, start)
                 return
-            first = any_of[0]
             problem = (
                 f"{exchange.request.path} is not served here: no model of this server is for"
-                f" {first} (of each: {NEEDS[first]})"
+                f" {ability} (of each: {NEEDS[ability]})"
             )
             fail(exchange, UnknownRoute(problem), form=form.error)
 
         operations = {"POST": operation}
-        return Route({"POST": answer}, "inference", operations=operations, needs=any_of)
+        return Route({"POST": answer}, "inference", operations=operations, needs=(ability,))
 
-    def serves(self, *any_of: str) -> bool:
-        """Whether a model has one of these abilities, or may have when it is ready."""
+    def serves(self, ability: str) -> bool:
+        """Whether a model has this ability, or may have when it is ready."""
         self._look_again()
-        found = self._served.get(any_of)
+        found = self._served.get(ability)
         if found is None:
             awaits = self._runtime.registry.awaits()
-            found = self._served[any_of] = awaits or any(map(self.names, any_of))
+            found = self._served[ability] = awaits or bool(self.names(ability))
         return found
 
     def _look_again(self) -> None:
@@ -276,27 +272,25 @@ class AbleModels:
             able = ", ".join(sorted(n for m in self._with(None) for n in _names_of(m)))
             raise UnknownModel(f"the model '{name}' does not exist; there are: {able}") from None
 
-    def able(self, name: str | None, *any_of: str) -> LoadedModel:
-        """The model of this name, or without one the only model that has the first ability, or if
-        none has it the next. UnknownModel, BadField."""
+    def able(self, name: str | None, ability: str) -> LoadedModel:
+        """The model of this name, or without one the only model that has the ability. UnknownModel,
+        BadField."""
         self._look_again()
-        if (found := self._able.get((name, any_of))) is not None:
+        if (found := self._able.get((name, ability))) is not None:
             return found
-        able, loaded = self._able, self.named(self._only(any_of) if name is None else name)
-        if not any(ABLE[ability](loaded) for ability in any_of):
-            ability = any_of[0]
+        able, loaded = self._able, self.named(self._only(ability) if name is None else name)
+        if not ABLE[ability](loaded):
             raise UnknownModel(f"the model '{name}' does not support {ability}: {NEEDS[ability]}")
         if name in (None, loaded.name, *loaded.config.served_names):  # variants come and go
-            able[name, any_of] = loaded
+            able[name, ability] = loaded
         return loaded
 
-    def _only(self, any_of: Sequence[str]) -> str:
-        """Return the only model that has the first of these abilities which any has; BadField if
-        there are more or none."""
-        able = next((names for ability in any_of if (names := self.names(ability))), [])
+    def _only(self, ability: str) -> str:
+        """Return the only model that has this ability; BadField if there are more or none."""
+        able = self.names(ability)
         if len(able) == 1:
             return able.pop()
-        there = f"there are: {', '.join(able)}" if able else f"none supports {any_of[0]}"
+        there = f"there are: {', '.join(able)}" if able else f"none supports {ability}"
         raise BadField("model", f"is missing; {there}")
 
 
@@ -333,7 +327,6 @@ ABLE: Final[dict[str, Callable[[LoadedModel], bool]]] = {
     "tokens": _has_tokens,
     "embeddings": lambda loaded: vector_fit(loaded.signature) is not None,
     "scores": lambda loaded: score_fit(loaded.signature) is not None,
-    "cosines": lambda m: (fit := vector_fit(m.signature)) is not None and fit.text is not None,
     "transcriptions": lambda loaded: hearing_fit(loaded.signature) is not None,
     "translations": lambda m: (fit := hearing_fit(m.signature)) is not None and fit.translates,
 }

@@ -23,6 +23,8 @@ from wherry.server.api import LARGE_BYTES, check_values
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 #: The same, of what there must be at least one.
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+#: A token, by its number.
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 #: How many alternatives' log probabilities may be asked for.
 Alternatives = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
@@ -213,8 +215,10 @@ def _is_unknown(problem: str) -> bool:
 def named(problem: str, kind: type[msgspec.Struct], where: str = "") -> BadField:
     """msgspec's words with the field's name in front, and for an unknown one what may be meant.
     `where` is the place of what was read, where that is not the whole body."""
-    text, _, place = problem.partition(" - at `$")
-    field = place.strip("`").replace("[...]", "")  # a member whose name is free
+    text, _, place = problem.partition(" - at `")
+    if place.startswith("key` in `"):
+        text, place = f"its keys: {text[0].lower()}{text[1:]}", place.removeprefix("key` in `")
+    field = place.removeprefix("$").strip("`").replace("[...]", "")  # a member whose name is free
     field = (where + field).lstrip(".")
     if _is_unknown(text):
         name = text.split("`")[1]

@@ -170,16 +170,15 @@ class ResponseRoutes:
             ResponseObject,
             ResponseEvent,
         )
-        return {PATH: self._models.route(self._read, self._find, operation, "chat")}
-
-    def patterns(self) -> dict[str, Route]:
-        operations = {
+        kept = {
             "GET": tells("A stored response", ResponseObject, 404),
             "DELETE": tells("Delete a response", ResponseDeleted, 404),
         }
-        handlers = dict.fromkeys(operations, self._one)
-        route = Route(handlers, "inference", operations=operations, needs=("chat",))
-        return {f"{PATH}/{{response}}": route}
+        handlers = dict.fromkeys(kept, self._one)
+        return {
+            PATH: self._models.route(self._read, self._find, operation, "chat"),
+            f"{PATH}/{{response}}": Route(handlers, "inference", operations=kept, needs=("chat",)),
+        }
 
     # A new response
 

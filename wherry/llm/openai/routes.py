@@ -2,29 +2,24 @@
 
 Any model may: one that gives text and has an input `messages` chats, one with `prompt` completes.
 An LLM of wherry's engine does all that OpenAI's fields ask for; of a plain model a request may ask
-what it has inputs for, and is refused otherwise. Which route a request to `/invocations` means, the
-only path that SageMaker calls, its body's fields and the model decide, as vLLM does it.
+what it has inputs for, and is refused otherwise.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
-from wherry.core.api import Buffer
 from wherry.llm.chat_page.routes import ChatPage
 from wherry.llm.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
 from wherry.llm.openai.chat_request import ChatRequest
-from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.completions import CompletionRequest, TextAnswer, TextCompletion
-from wherry.llm.openai.errors import BadField, UnknownRoute, fail
+from wherry.llm.openai.errors import UnknownRoute, fail
 from wherry.llm.openai.generation import generation_route
 from wherry.llm.openai.models import ABLE, AbleModels, ModelName
-from wherry.llm.openai.reading import decoded
 from wherry.llm.openai.response_routes import ResponseRoutes
 from wherry.llm.openai.task_routes import task_routes
 from wherry.llm.openai.tokens import (
@@ -34,10 +29,8 @@ from wherry.llm.openai.tokens import (
     TokensText,
     answered_by,
     token_list,
-    tokens_text,
 )
 from wherry.server.api import (
-    EVENTS,
     Exchange,
     HttpEntry,
     Route,
@@ -46,53 +39,6 @@ from wherry.server.api import (
     respond,
     tells,
 )
-
-PATH: Final = "/invocations"
-_SCORES: Final = dict.fromkeys(("scores", "cosines"), "/v1/score")
-#: A field that only some routes have, and the path for each ability that a model may have: the
-#: first of both that holds.
-MEANT: Final[Mapping[str, Mapping[str, str]]] = {
-    "messages": {"chat": "/v1/chat/completions"},
-    "prompt": {"completions": "/v1/completions"},
-    "query": dict.fromkeys(("scores", "cosines"), "/v1/rerank"),
-    **dict.fromkeys(("text_1", "text_2"), _SCORES),
-    "input": {"embeddings": "/v1/embeddings"},
-}
-
-
-#: The fields that tell the route, unread; what else is there is passed over.
-_Looked: Final = msgspec.defstruct(
-    "_Looked",
-    [
-        ("model", str | None, None),
-        *((name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for name in MEANT),
-    ],
-)
-
-
-def _invocations(models: AbleModels, routes: Mapping[str, Route]) -> Route:
-    """The route that means one of `routes`, which are by their paths."""
-
-    def start(request: ClientRequest, looked: tuple[str | None, Mapping[str, str]]) -> None:
-        model, paths = looked
-        loaded = models.able(model, *paths)
-        path = next(path for able, path in paths.items() if ABLE[able](loaded))
-        routes[path].handlers["POST"](request.exchange)
-
-    summary = "The route that fits the body and the model"
-    operation = inference(summary, {"type": "object"}, {}, {EVENTS: {}})
-    return models.route(_look, start, operation, *ABLE)
-
-
-def _look(_request: ClientRequest, body: Buffer) -> tuple[str | None, Mapping[str, str]]:
-    """The model of a body, and the paths that may be meant. BadField."""
-    looked: Any = decoded(body, _Looked)
-    for name, paths in MEANT.items():
-        value = getattr(looked, name)
-        if value is not msgspec.UNSET and bytes(value) != b"null":
-            return looked.model, paths
-    raise BadField(None, f"the body has none of {', '.join(MEANT)}, which tell what is wanted")
-
 
 MODELS: Final = "/v1/models"
 
@@ -144,7 +90,7 @@ class OpenAI:
     def routes(self) -> dict[str, Route]:
         version = {"GET": tells("The server's version", VersionText)}
         one = {"GET": tells("One of these models", OpenAIModel, 404, 503)}
-        routes = {
+        return {
             **ChatPage(self._models).routes(),
             "/version": Route({"GET": self._version}, "metadata", operations=version),
             **self._of_models(),
@@ -152,10 +98,8 @@ class OpenAI:
             f"{MODELS}/{{model*}}": Route(
                 {"GET": self._show}, "metadata", operations=one, needs=(*ABLE,)
             ),
-            **self._responses.patterns(),
             "/v1/{rest*}": Route(dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference"),
         }
-        return {PATH: _invocations(self._models, routes), **routes}
 
     def _of_models(self) -> dict[str, Route]:
         # Those that do not begin with /v1 stand where vLLM has them.
@@ -189,7 +133,7 @@ class OpenAI:
                 models,
                 DetokenizeRequest,
                 "tokens",
-                answered_by(tokens_text),
+                answered_by(lambda piece: TokensText(piece.text)),
                 inference("The text of tokens", DetokenizeRequest, TokensText),
             ),
         }

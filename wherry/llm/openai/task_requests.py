@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.reading import NotDone, Positive, Whole
+from wherry.llm.openai.reading import NotDone, Positive, TokenId, Whole
 
 #: Of vectors and scores, as vLLM knows them: how a model reads and what it makes is its own
 #: business.
@@ -40,8 +40,6 @@ OF_SCORES: Final = {
 
 #: Rows of one request, as OpenAI has it.
 MOST_INPUTS: Final = 2048
-#: A token, which is at least 0.
-Token = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -51,7 +49,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     model: str | None = None
     #: Texts or tokens, 2048 rows at most, batched with those of other callers.
-    input: str | list[str | Token | list[Token]]
+    input: str | list[str | TokenId | list[TokenId]]
     user: str | None = None
     #: base64 is of little-endian FP32.
     encoding_format: Literal["float", "base64"] | None = None

@@ -49,21 +49,18 @@ from wherry.server.api import (
     object_of,
 )
 
-#: Abilities of models for pairs of texts, the better one first.
-OF_PAIRS: Final = ("scores", "cosines")
-#: The request and the answer of each path, the abilities of which the model has one, and what
-#: answers.
-TASKS: Final[dict[str, tuple[str, type[msgspec.Struct], Any, tuple[str, ...], Any]]] = {
+#: The request and the answer of each path, the model's ability, and what answers.
+TASKS: Final[dict[str, tuple[str, type[msgspec.Struct], Any, str, Any]]] = {
     "/v1/embeddings": (
-        "Embed texts", EmbeddingRequest, Vectors, ("embeddings",), embedding
+        "Embed texts", EmbeddingRequest, Vectors, "embeddings", embedding
     ),
     **dict.fromkeys(  # where Jina, vLLM and Cohere have it
         ("/v1/rerank", "/rerank", "/v2/rerank"),
-        ("Rank documents by a query", RerankRequest, Ranking, OF_PAIRS, rerank),
+        ("Rank documents by a query", RerankRequest, Ranking, "scores", rerank),
     ),
     **dict.fromkeys(
         ("/v1/score", "/score"),
-        ("Score pairs of texts", ScoreRequest, PairScores, OF_PAIRS, score),
+        ("Score pairs of texts", ScoreRequest, PairScores, "scores", score),
     ),
 }  # fmt: skip
 #: The model's ability, its input `task`, if it has one, and what it does.
@@ -93,8 +90,8 @@ RECORDING: Final = object_of(
 
 def task_routes(models: AbleModels) -> dict[str, Route]:
     tasks = {
-        path: _task(models, task, takes, inference(summary, takes, gives), able)
-        for path, (summary, takes, gives, able, task) in TASKS.items()
+        path: _task(models, task, takes, inference(summary, takes, gives), ability)
+        for path, (summary, takes, gives, ability, task) in TASKS.items()
     }
     hearing = {
         path: _hearing(models, task, summary, ability)
@@ -108,11 +105,11 @@ def _task(
     task_of: Callable[[LoadedModel, Any], Task],
     kind: type[msgspec.Struct],
     operation: Operation,
-    able: tuple[str, ...],
+    ability: str,
 ) -> Route:
     def read(request: ClientRequest, body: Buffer) -> tuple[LoadedModel, Any, Task]:
         fields: Any = decoded(body, kind, request.ignored)
-        loaded = models.able(fields.model, *able)
+        loaded = models.able(fields.model, ability)
         task = task_of(loaded, fields)
         task.values.counted().parameters["priority"] = fields.priority or 0
         return loaded, fields, task
@@ -121,7 +118,7 @@ def _task(
         loaded, fields, task = decoded
         RowsCall(request.entry, loaded, task, request).submit(fields)
 
-    return models.route(read, start, operation, *able)
+    return models.route(read, start, operation, ability)
 
 
 def _hearing(models: AbleModels, task: str, summary: str, ability: str) -> Route:

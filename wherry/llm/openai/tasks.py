@@ -301,51 +301,18 @@ def _scored(
     loaded: LoadedModel, pairs: Pairs
 ) -> tuple[Columns, int, Callable[[InferResponse], list[float]]]:
     """Columns and rows of pairs, and what makes their scores of the response."""
-    columns, numbers_of = _cross_encoded(loaded, pairs) or _cosines(loaded, pairs)
-    rows = len(next(iter(columns.values())))
+    fit = score_fit(loaded.signature)
+    assert fit is not None
+    name = fit.score.name
 
     def scores_of(response: InferResponse) -> list[float]:
-        scores = numbers_of(response)
+        scores: Numbers = np.asarray(response.outputs[name], np.float64).reshape(-1)
         if not np.isfinite(scores).all():
             raise BadModelOutput(f"model '{loaded.name}': a score is not a finite number")
         made: list[float] = scores.tolist()
         return made
 
-    return columns, rows, scores_of
-
-
-def _cross_encoded(
-    loaded: LoadedModel, pairs: Pairs
-) -> tuple[Columns, Callable[[InferResponse], Numbers]] | None:
-    """How pairs go to a model that reads two texts at once; None: it does not."""
-    fit = score_fit(loaded.signature)
-    if fit is None:
-        return None
-    score = fit.score.name
-
-    def numbers_of(response: InferResponse) -> Numbers:
-        return np.asarray(response.outputs[score], np.float64).reshape(-1)
-
-    return {fit.query.name: pairs[0], fit.document.name: pairs[1]}, numbers_of
-
-
-def _cosines(
-    loaded: LoadedModel, pairs: Pairs
-) -> tuple[Columns, Callable[[InferResponse], Numbers]]:
-    """How pairs go to a model that makes a vector of each text, once of each that is alike."""
-    fit = vector_fit(loaded.signature)
-    assert fit is not None
-    assert fit.text is not None
-    vector = fit.vector.name
-    places = {text: i for i, text in enumerate(dict.fromkeys((*pairs[0], *pairs[1])))}
-
-    def numbers_of(response: InferResponse) -> Numbers:
-        vectors = of_length_one(np.asarray(response.outputs[vector], np.float64))
-        left, right = (vectors[[places[text] for text in side]] for side in pairs)
-        made: Numbers = (left * right).sum(axis=1)
-        return made
-
-    return {fit.text.name: list(places)}, numbers_of
+    return {fit.query.name: pairs[0], fit.document.name: pairs[1]}, len(pairs[0]), scores_of
 
 
 def _usage(response: InferResponse, otherwise: int = 0) -> ReadTokens:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -22,6 +22,10 @@ class Conversion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stream: ClassVar[None] = None
     n: ClassVar[None] = None
     priority: ClassVar[None] = None
+
+
+#: Fields of the request that a chat does not have.
+OWN: Final = ("prompt", "return_token_strs")
 
 
 class TokenizeRequest(Conversion):
@@ -46,16 +50,8 @@ class TokenizeRequest(Conversion):
             parameters = {} if special else {"add_special_tokens": False}
             parameters |= self._parameters()
             return ModelCall({"task": "tokenize", "prompt": self.prompt, "parameters": parameters})
-        chat = ChatRequest(
-            messages=self.messages,
-            tools=self.tools,
-            chat_template_kwargs=self.chat_template_kwargs,
-            add_generation_prompt=self.add_generation_prompt,
-            continue_final_message=self.continue_final_message,
-            chat_template=self.chat_template,
-            add_special_tokens=self.add_special_tokens,
-        )
-        call = chat.call()
+        of_chats = {n: getattr(self, n) for n in self.__struct_fields__ if n not in OWN}
+        call = ChatRequest(**of_chats).call()
         call.inputs["parameters"] |= self._parameters()
         call.inputs["task"] = "tokenize"
         return call
@@ -138,13 +134,3 @@ def token_list(piece: ChoiceDelta) -> TokenList:
         tokens=list(piece.token_ids),
         token_strs=piece.details.get("token_strs"),
     )
-
-
-def tokens_text(piece: ChoiceDelta) -> TokensText:
-    """The text of tokens, in vLLM's form."""
-    return TokensText(piece.text)
-
-
-def counted_tokens(piece: ChoiceDelta) -> CountedTokens:
-    """How many tokens a conversation has, in Anthropic's form."""
-    return CountedTokens(len(piece.token_ids))

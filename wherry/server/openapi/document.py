@@ -40,11 +40,11 @@ from wherry.server.openapi.model_schemas import SchemaRegistry, model_operations
 
 #: More names than these say nothing to a reader.
 MOST_NAMES: Final = 100
-#: The requests, and the abilities of which a model has one.
+#: The requests, and the ability that a model has.
 REQUESTS: Final = {
-    "EmbeddingRequest": ("embeddings",),
-    "RerankRequest": ("scores", "cosines"),
-    "ScoreRequest": ("scores", "cosines"),
+    "EmbeddingRequest": "embeddings",
+    "RerankRequest": "scores",
+    "ScoreRequest": "scores",
 }
 _NULL: Final[Json] = {"type": "null"}
 _TOKENS: Final = list_of({"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, minItems=1)
@@ -95,23 +95,21 @@ CHAT_MESSAGES: Final = list_of(_MESSAGE, minItems=1)
 def task_schemas(models: Iterable[LoadedModel]) -> dict[str, Json]:
     """Keywords of the requests' schemas, by their names."""
     models, made = list(models), {}
-    for name, needed in REQUESTS.items():
-        found = [[m for m in models if ABLE[ability](m)] for ability in needed]
-        if any(found):
-            made[name] = _keywords(name, [*filter(None, found)])
+    for name, ability in REQUESTS.items():
+        if able := [model for model in models if ABLE[ability](model)]:
+            made[name] = _keywords(name, able)
     return made
 
 
-def _keywords(name: str, found: Sequence[Sequence[LoadedModel]]) -> Json:
-    """Of a request for models with one of some abilities, those with the best one first."""
-    able = [loaded for models in found for loaded in models]
+def _keywords(name: str, able: Sequence[LoadedModel]) -> Json:
+    """Of a request for these models."""
     properties: Json = {}
     levels = [m.config.priority_levels for m in able]
     if all(levels):  # else any number is the same
         properties["priority"] = {"enum": [*range(max(levels) + 1), None]}
     more: Json = {}
     names = sorted({m.name for m in able})
-    if len({m.name for m in found[0]}) > 1:
+    if len(names) > 1:
         more["required"] = ["model"]
     if len(names) <= MOST_NAMES:
         properties["model"] = {"enum": names if more else [*names, None]}

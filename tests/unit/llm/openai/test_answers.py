@@ -269,13 +269,6 @@ def test_tokens_are_told_where_they_are_wished_for() -> None:
     assert ChatAnswer("m", "x").whole().prompt_token_ids is None
 
 
-def test_an_echo_stands_in_front_of_a_chats_answer() -> None:
-    answer = ChatAnswer("m", "x", echo="Once upon")
-    chunks = plain(answer.add(ChoiceDelta(0, " a time", "stop")))
-    assert "".join(chunk["delta"]["content"] for chunk in chunks) == "Once upon a time"
-    assert plain(answer.whole())["choices"][0]["message"]["content"] == "Once upon a time"
-
-
 # Thoughts
 
 THINKS = {"style": {"tools": "hermes", "thoughts": "think", "opened": True}}

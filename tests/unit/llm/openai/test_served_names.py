@@ -65,10 +65,6 @@ def test_a_model_that_is_not_named_is_called_by_its_first_served_name(client: Cl
     assert asked(client, "/v1/chat/completions", None, messages=SAID)["model"] == HUB
     assert asked(client, "/v1/embeddings", None, input="a")["model"] == "intfloat/e5:small"
     assert asked(client, "/v1/embeddings", "embed", input="a")["model"] == "embed"
-    scored = asked(client, "/v1/score", "intfloat/e5:small", text_1="a", text_2="b")
-    assert scored["model"] == "intfloat/e5:small"
-    whole = client.post("/invocations", {"model": HUB, "messages": SAID})
-    assert whole.json["model"] == HUB
 
 
 def test_a_chat_finds_the_models_as_they_are_now(client: Client) -> None:

@@ -80,7 +80,7 @@ def _chats() -> Iterator[Ask]:
         {"stop": ["b", "c"], "include_reasoning": False},
         {"surprise": 1, "tools": [TOOL | {"more": 1}], "tool_choice": "required"},
         {"unknown": {"a": 1}},
-        {"echo": True, "continue_final_message": True},
+        {"echo": False, "continue_final_message": True},
         {"temperature": 0, "top_p": 0, "seed": 3, "logit_bias": {"3": 1}, "top_k": -1},
         {"response_format": {"type": "json_object"}, "chat_template_kwargs": {"a": 1}},
         {"priority": 1},
@@ -177,18 +177,6 @@ def _others() -> Iterator[Ask]:
     yield _post("/v1/embeddings", model="vectors", input=[1])
     yield _post("/v1/rerank", model="scores", query="a", documents=["b", "cd"])
     yield _post("/v1/score", model="scores", text_1="a", text_2=["b", "cd"], more=1)
-    bodies: list[Json] = [
-        {"messages": user("words"), "model": "engine"},
-        {"prompt": "Hi"},
-        {"input": "Hi"},
-        {"messages": user("break"), "model": "engine", "stream": True, "x": 1},
-        {"messages": user("Hi")},
-        {"query": "Hi", "documents": ["a"]},
-        {},
-    ]
-    for body in bodies:
-        yield _post("/invocations", **body)
-        yield _post("/invocations", ID, **body)
     for path in ("/v1/models", "/v1/models/engine", "/v1/models/none", "/v1/none", "/version"):
         yield Ask(path, method="GET")
 

@@ -497,7 +497,7 @@ def test_the_body_of_an_answer_is_json_as_a_model_that_streams_nothing_gives_it(
 
 @pytest.mark.parametrize(
     "route",
-    ["/score", "/rerank", "/tokenize", "/detokenize", "/invocations",
+    ["/score", "/rerank", "/tokenize", "/detokenize",
      "/v1/predict", "/v1/models/m:predict", "/v1/models", "/v1/chat/completions", "/v1/messages/x"],
 )  # fmt: skip
 def test_a_model_may_have_a_path_of_a_protocol_as_its_route(route: str) -> None:
