@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wherry.core.instances.process import are_large as are_large
     from wherry.core.instances.runner import Refused as Refused
     from wherry.core.instances.runner import Runner as Runner
-    from wherry.core.instances.runner import refused_of as refused_of
+    from wherry.core.instances.runner import admitted as admitted
     from wherry.core.instances.sequence_inputs import WARM_UP as WARM_UP
     from wherry.core.instances.sequence_inputs import SequenceInputs as SequenceInputs
     from wherry.core.instances.source import import_file as import_file
@@ -223,7 +223,7 @@ else:
             "instances.instance_slots": "shortage",
             "instances.linked_worker": "LinkedWorker",
             "instances.process": "are_large",
-            "instances.runner": "Refused Runner refused_of",
+            "instances.runner": "Refused Runner admitted",
             "instances.sequence_inputs": "SequenceInputs WARM_UP",
             "instances.source": "import_file refuse_while_importing",
             "instances.stream_run": "StreamRun",

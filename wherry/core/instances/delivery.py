@@ -81,19 +81,20 @@ class Delivery:
         self._clock = clock
         #: Does anything depend on the order in which requests `arrived`?
         self.in_order = in_order
-        self._order: ArrivalOrder[InferRequest, InferResponse] | None = None
-        if in_order:
-            self._order = ArrivalOrder()
+        self._order: ArrivalOrder[InferRequest, InferResponse] | None
+        self._order = ArrivalOrder() if in_order else None
         self._lock = threading.Lock()
         #: Answers whose turn it is, and whether a thread is at them.
         self._leaving: deque[Answer] = deque()
         self._delivers = False
 
-    def arrived(self, request: InferRequest) -> None:
-        """A request was queued: answers to later ones wait for its outcome."""
+    def arrived(self, requests: Sequence[InferRequest]) -> None:
+        """Requests have come: answers to later ones wait for their outcomes."""
         if self._order is not None:
             with self._lock:
-                self._order.arrived(request)
+                for request in requests:
+                    if not request.reply.settled:
+                        self._order.arrived(request)
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """Give these requests, which the caller has claimed, their responses."""

@@ -90,15 +90,9 @@ class Dispatcher(InstanceRunner[Instance]):
     # Requests
 
     def _arrived(self, requests: Sequence[InferRequest], now: float) -> Acts[Instance]:
-        if not self.delivery.in_order:
-            return self._batches.arrived(requests, now)
-        come = [request for request in requests if not request.reply.settled]
-        acts = self._batches.arrived(come, now)
-        refused = {request for request, _ in acts.fail}
-        for request in come:
-            if request not in refused:
-                self.delivery.arrived(request)
-        return acts
+        if self.delivery.in_order:
+            self.delivery.arrived(requests)  # one that is refused leaves again as it fails
+        return self._batches.arrived(requests, now)
 
     def _hand_over(self, chosen: Acts[Instance], *, pass_on: bool = True) -> None:
         """Do what is to be done, and give other models what is free of what they share."""
@@ -254,10 +248,9 @@ class Dispatcher(InstanceRunner[Instance]):
     def change_instances(
         self, surplus: Collection[int], makers: Callable[[int], Sequence[Callable[[], Instance]]]
     ) -> None:
-        """Start further instances, with numbers from the given one on, and then let others go, by
-        their numbers: they stop when they have ended what they run, which is waited for as long as
-        unloading may take. One change at a time. Blocks; LoadFailed leaves the old ones as they
-        were."""
+        """Start further instances, with numbers from the given one on, and then let others go:
+        they stop when they have ended what they run, for which `unload_timeout` is waited. One
+        change at a time. Blocks; LoadFailed leaves the old ones as they were."""
         added = self.life.add(makers)
         try:
             self.life.wait_ready()

@@ -43,7 +43,11 @@ class Loadable(ABC):
 
     @abstractmethod
     def serve(self) -> None:
-        """Block until it is told to stop. Raises WorkerDied if its worker has ended."""
+        """Block until `stop`. Raises WorkerDied if its worker has ended."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Have `serve` return, once no batch is left. Never blocks."""
 
     def abort(self, reason: str) -> bool:
         """Stop what runs now; False if that is impossible (a thread)."""
@@ -148,10 +152,6 @@ class Instance(Loadable, BatchSlot):
     def give(self, batches: Sequence[Batch]) -> None:
         """Run these batches, in this order, after those that were given before: in the thread of
         `serve`, or wherever the instance runs its batches. Any thread; never blocks."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Have `serve` return, once no batch is left. Any thread; never blocks."""
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
         """Run one row in this thread, while the instance is idle and is given nothing. None: not

@@ -202,7 +202,6 @@ class InstanceSlots(Generic[T]):
         return restart
 
     def excuse(self, number: int) -> None:
-        """An earlier death was a request's fault."""
         self._policies[number].excused()
 
     def next_try(self) -> float | None:

@@ -56,7 +56,6 @@ class Readiness:
         self._closing = False
 
     def loaded(self) -> None:
-        """Its first load has succeeded, or its instances are there again."""
         self._go(ModelState.READY, "", {ModelState.LOADING, ModelState.WAKING})
 
     def asleep(self) -> None:
@@ -77,12 +76,11 @@ class Readiness:
         self._go(ModelState.UNAVAILABLE, reason, set(ModelState) - {ModelState.UNLOADING})
 
     def is_back(self) -> None:
-        """An instance was started again."""
+        """An instance is, that could not be started before."""
         if not self._closing:
             self._go(ModelState.READY, "", {ModelState.UNAVAILABLE})
 
     def unloading(self) -> None:
-        """It takes no more requests."""
         self._go(ModelState.UNLOADING, "unloading", set(ModelState))
 
     def closing(self) -> None:
@@ -125,7 +123,7 @@ class LifecycleHooks(ABC, Generic[InstanceT]):
 
     @abstractmethod
     def up(self, instance: InstanceT) -> None:
-        """It is loaded: it may get work from now on."""
+        """It is loaded."""
 
     @abstractmethod
     def serve(self, instance: InstanceT) -> None:
@@ -293,7 +291,6 @@ class InstanceLife(Generic[InstanceT]):
 
     @property
     def instances(self) -> list[InstanceT]:
-        """The loaded ones."""
         with self._changed:
             return list(self._alive)
 
@@ -329,7 +326,7 @@ class InstanceLife(Generic[InstanceT]):
         return min(reasons) if all(reasons) else ""
 
     def excuse(self, instances: Sequence[int]) -> None:
-        """Earlier deaths of these, by their numbers, were a request's fault."""
+        """Earlier deaths of these were a request's fault."""
         with self._changed:
             for number in instances:
                 self.slots.excuse(number)
@@ -358,10 +355,7 @@ class InstanceLife(Generic[InstanceT]):
         self._threads = [*(t for t in self._threads if t.is_alive()), thread]
 
     def _serve(self, number: int, hung: str, sleeps: int) -> None:
-        """Load the instance, work, and bring it back when its worker dies.
-
-        `hung` is why it takes the place of another one, if it does.
-        """
+        """`hung` is why it takes the place of another one, if it does."""
         first = not hung
         loss = Loss(hung, "hang") if hung else None
         with self._changed:
@@ -432,7 +426,10 @@ class InstanceLife(Generic[InstanceT]):
             self._ending.append(instance)
             self._changed.notify_all()
         began = self._clock()
-        _unload(instance)
+        try:
+            instance.unload()
+        except Exception:  # the user's code: anything may come
+            log.exception("unload failed", extra={"instance": instance.name})
         with self._changed:
             self.unload_seconds = self._clock() - began
             self._ending.remove(instance)
@@ -491,7 +488,7 @@ class InstanceLife(Generic[InstanceT]):
             return not self.is_over(number)
 
     def is_over(self, number: int) -> bool:
-        """Whether an instance is not to be there any more."""
+        """Is this instance not to be there any more?"""
         return self.closing or self.asleep or number not in self.slots
 
     def _sleep(self, number: int, until: float) -> None:
@@ -525,13 +522,6 @@ def _death(instance: Loadable, error: Exception) -> WorkerDied:
     return died
 
 
-def _unload(instance: Loadable) -> None:
-    try:
-        instance.unload()
-    except Exception:  # the user's code: anything may come
-        log.exception("unload failed", extra={"instance": instance.name})
-
-
 def _traceback(error: BaseException) -> str:
     """The traceback of an error that the model's own code raised; "" for other errors."""
     if isinstance(error, WherryError):
@@ -540,5 +530,5 @@ def _traceback(error: BaseException) -> str:
 
 
 def _reason_of(error: BaseException) -> str:
-    """Our own errors say what it is; of others the type says half of it."""
+    # Our own errors say what it is; of others the type says half of it.
     return str(error) if isinstance(error, WherryError) else f"{type(error).__name__}: {error}"

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import sys
+from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 
 from wherry.core.instances import worker_protocol
+from wherry.core.instances.instance import Loadable
 from wherry.core.instances.instance_slots import shortage
 from wherry.core.instances.linked_worker import LinkedWorker
 from wherry.core.instances.source import refuse_while_importing, sent, source_of
@@ -217,6 +219,60 @@ class ModelWorker(LinkedWorker):
         sockets.use(slab, slab.inputs)
         self.connect(process, sockets, slab)
         return sockets
+
+
+class WorkerInstance(Loadable):
+    """An instance whose model is in a worker process, in that of `shared` if there is one. `loop()`
+    is the event loop for its sockets, asked once it is loaded; `_receive` and `_refused` are called
+    there, as `WorkerLink` says."""
+
+    worker: ModelWorker
+
+    def __init__(
+        self,
+        name: str,
+        device: Device,
+        model: Model,
+        config: ModelConfig,
+        loop: Callable[[], LoopCalls],
+        shared: SharedWorker | None = None,
+    ) -> None:
+        super().__init__(name, device)
+        self._config = config
+        self.worker = ModelWorker(
+            name,
+            device,
+            model,
+            config,
+            loop,
+            receive=self._receive,
+            refused=self._refused,
+            shared=shared,
+        )
+
+    @abstractmethod
+    def _receive(self, arrived: list[Any]) -> None: ...
+
+    @abstractmethod
+    def _refused(self, message: Any, error: Exception) -> None: ...
+
+    def load(self) -> None:
+        self.uses_device = self.worker.load()
+
+    def to_host(self) -> bool:
+        return self.worker.to_host()
+
+    def to_device(self) -> None:
+        self.worker.to_device()
+
+    def serve(self) -> None:
+        self.worker.serve()
+
+    def stop(self) -> None:
+        self.worker.stop()
+
+    def unload(self) -> None:
+        self.worker.unload()
 
 
 def _start_message(model: Model, config: ModelConfig, device: Device) -> worker_protocol.Start:

@@ -93,7 +93,7 @@ def _own_tensors(outputs: Columns, names: Sequence[str]) -> None:
 def _own_arrays(outputs: Columns, names: Sequence[str]) -> None:
     """Copy the arrays that something else refers to as well."""
     large: list[tuple[Any, Any]] = []
-    for holder, key in _places(outputs, names, _is_array):
+    for holder, key in _places(outputs, names, lambda value: isinstance(value, np.ndarray)):
         if holder[key].nbytes > _COPIED_BYTES:
             large.append((holder, key))
         elif sys.getrefcount(holder[key]) > _NEW or not _is_whole(holder[key]):
@@ -136,10 +136,6 @@ def _places(
         elif isinstance(column, list):
             places += [(column, row) for row, one in enumerate(column) if is_one(one)]
     return places
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray)
 
 
 def _is_plain(array: Any) -> bool:

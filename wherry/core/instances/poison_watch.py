@@ -47,7 +47,7 @@ class PoisonWatch:
     ) -> tuple[dict[InferRequest, PoisonRequest], Sequence[int]]:
         """Record that a worker has died with `requests`. Returns those that are poison, each with
         its error, and the instances whose earlier deaths they explain."""
-        keys = {request: _key(request) for request in requests}
+        keys = {request: (sketch_of(request), digest_of(request)) for request in requests}
         now = self._clock()
         with self._lock:
             keys_had = frozenset(keys.values())
@@ -101,18 +101,13 @@ class PoisonWatch:
 
     def _known(self, request: InferRequest) -> Key | None:
         """Its key, if it might be one of those remembered."""
-        if (sketch := sketch_of(request)) not in self._sketches:
-            return None
-        return (sketch, digest_of(request))
+        sketch = sketch_of(request)
+        return (sketch, digest_of(request)) if sketch in self._sketches else None
 
     def _remembered(self) -> None:
-        """Under the lock: what is remembered has changed."""
+        """What is remembered has changed. Under the lock."""
         self._sketches = frozenset(sketch for sketch, _ in self._poisons)
         self.active = bool(self._sketches)
-
-
-def _key(request: InferRequest) -> Key:
-    return (sketch_of(request), digest_of(request))
 
 
 def sketch_of(request: InferRequest) -> Hashable:

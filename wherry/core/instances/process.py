@@ -17,7 +17,7 @@ import numpy as np
 
 from wherry.core.instances import worker_protocol
 from wherry.core.instances.instance import Instance
-from wherry.core.instances.model_worker import ModelWorker
+from wherry.core.instances.model_worker import WorkerInstance
 from wherry.core.instances.stream_run import StreamRun
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device, Model
@@ -50,11 +50,8 @@ _MANY_LONE_CALLS = 16
 _LOOK = 0.5
 
 
-class ProcessInstance(Instance):
-    """A model in a worker process, in that of `shared` if there is one. `loop()` is the event loop
-    for its sockets, asked once it is loaded."""
-
-    worker: ModelWorker
+class ProcessInstance(WorkerInstance, Instance):
+    """A model that runs batches in a worker process."""
 
     def __init__(
         self,
@@ -65,18 +62,7 @@ class ProcessInstance(Instance):
         loop: Callable[[], LoopCalls],
         shared: SharedWorker | None = None,
     ) -> None:
-        super().__init__(name, device)
-        self._config = config
-        self.worker = ModelWorker(
-            name,
-            device,
-            model,
-            config,
-            loop,
-            receive=self._receive,
-            refused=self._refused,
-            shared=shared,
-        )
+        super().__init__(name, device, model, config, loop, shared)
         self.runs_in_caller = config.run_in_caller
         #: How many more calls of lone callers there were than other batches, about.
         self._lone_calls = 0
@@ -122,26 +108,6 @@ class ProcessInstance(Instance):
         run = _PendingBatch(Batch((), 0, "interrupted"), (), 0.0)
         run.message, run.is_abandoned = worker_protocol.Execute({}, [1], False), True
         self._runs.append(run)
-
-    def stop(self) -> None:
-        self.worker.stop()
-
-    # The instance's thread
-
-    def load(self) -> None:
-        self.uses_device = self.worker.load()
-
-    def to_host(self) -> bool:
-        return self.worker.to_host()
-
-    def to_device(self) -> None:
-        self.worker.to_device()
-
-    def serve(self) -> None:
-        self.worker.serve()
-
-    def unload(self) -> None:
-        self.worker.unload()
 
     # The loop: a batch begins
 

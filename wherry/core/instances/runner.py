@@ -66,14 +66,13 @@ class Runner(ABC):
         self.statistics = statistics
         self.readiness = Readiness()
         self.failures = FailureLog(config.name, config.version, clock)
-        #: Takes the requests that still come here once this version is to be unloaded.
+        #: Takes the requests that still come once this version is to be unloaded.
         self.successor: Callable[[Sequence[InferRequest]], None] | None = None
         #: Whether its instances are on their device now, and why, if not all models fit there;
         #: else it is empty.
         self.residence: Callable[[], Mapping[str, Any]] = dict
         self._clock = clock
         self.delivery = Delivery(config.name, statistics, clock, in_order=config.preserve_ordering)
-        #: Of requests that have killed workers, if it has any.
         self.poisons = PoisonWatch(config.name, clock)
         self._lock = threading.Lock()
         #: Told of whatever `drain` may wait for.
@@ -82,8 +81,7 @@ class Runner(ABC):
     # Life
 
     @abstractmethod
-    def start(self) -> None:
-        """Begin to load."""
+    def start(self) -> None: ...
 
     @abstractmethod
     def wait_ready(self, timeout: float | None = None) -> None:
@@ -108,7 +106,6 @@ class Runner(ABC):
 
     @property
     def instances(self) -> Sequence[Loadable]:
-        """The loaded ones."""
         return ()
 
     def next_try(self) -> float | None:
@@ -197,7 +194,6 @@ class Runner(ABC):
         self._fail_all([(request, error) for request in waiting])
 
     def _closed_error(self) -> WherryError:
-        """Why no request is taken."""
         return ModelNotReady(f"model {self.config.name!r} is not ready: {self.readiness.reason}")
 
     # The body
@@ -309,7 +305,6 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         return self.life.next_try()
 
     def none_left(self, error: WherryError | None) -> None:
-        """No instance can be started now: what waits fails."""
         self._fail_waiting(error or self._closed_error())
 
     def _closed_error(self) -> WherryError:
@@ -319,7 +314,6 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         return error
 
     def _why_not_ready(self) -> str:
-        """Why, and until when if that is known."""
         seconds = self.life.next_try()
         reason = self.readiness.reason
         if not seconds or self.readiness.state is not ModelState.UNAVAILABLE:
@@ -415,7 +409,7 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         return True
 
     def is_running(self) -> bool:
-        """Whether anything runs: with what has outlived its batch."""
+        """With what has outlived its batch."""
         with self._lock:
             return not self._runs_nothing()
 
@@ -434,7 +428,7 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         self._hand_over(chosen)
 
     def _back_on_device(self) -> bool:
-        """Move the weights back that are in host memory. False: they are to be loaded."""
+        """False: they are to be loaded."""
         why = "a worker has ended"
         try:
             for instance in self.on_host:
@@ -517,7 +511,7 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
 
     @abstractmethod
     def tick(self) -> None:
-        """The timer: a wait is over, or a deadline has passed."""
+        """A wait is over, or a deadline has passed."""
 
     @property
     @abstractmethod
@@ -525,8 +519,7 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         """Under the lock: does it begin nothing of what waits?"""
 
     @abstractmethod
-    def _hold(self, held: bool) -> None:
-        """Under the lock: change that."""
+    def _hold(self, held: bool) -> None: ...
 
     @abstractmethod
     def let_go(self, instances: Sequence[InstanceT]) -> None:
@@ -545,16 +538,19 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         instance.abort(why)
 
 
-def refused_of(
+def admitted(
     requests: Iterable[InferRequest],
-    enqueue: Callable[[InferRequest, float], WherryError | None],
+    refusal: Callable[[InferRequest, float], WherryError | None],
     now: float,
-) -> list[Refused]:
-    """Queue the requests that are not settled. Returns those that `enqueue` refuses, and why."""
+) -> tuple[list[InferRequest], list[Refused]]:
+    """Those of the requests that have come and are not settled: let in, and refused, with why."""
+    accepted: list[InferRequest] = []
     refused: list[Refused] = []
     for request in requests:
         if not request.reply.settled:  # else its caller has just left
             request.enqueued_at = now
-            if (error := enqueue(request, now)) is not None:
+            if (error := refusal(request, now)) is None:
+                accepted.append(request)
+            else:
                 refused.append((request, error))
-    return refused
+    return accepted, refused

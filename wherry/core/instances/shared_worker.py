@@ -118,7 +118,6 @@ class _Place(Surroundings):
         self.running = self
 
     def begin(self, instance: str) -> None:
-        """This is the thread of the instance."""
         self._shared.origin.fields = {"instance": instance}
 
     def set_up(self, start: Start) -> None:

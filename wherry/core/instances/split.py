@@ -55,7 +55,7 @@ def _part(
 
 
 class _Joint:
-    """The outcomes of a request's parts, from whichever threads they come."""
+    """The outcomes of a request's parts. Any thread."""
 
     def __init__(
         self,

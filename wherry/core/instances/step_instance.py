@@ -14,7 +14,7 @@ from typing import Any
 from wherry.core.instances import worker_protocol
 from wherry.core.instances.device_use import allocated_bytes, is_used
 from wherry.core.instances.instance import Loadable
-from wherry.core.instances.model_worker import ModelWorker
+from wherry.core.instances.model_worker import WorkerInstance
 from wherry.core.instances.process import are_large
 from wherry.core.instances.step_loop import StepLoop
 from wherry.core.instances.thread import lost_in_thread
@@ -24,8 +24,6 @@ from wherry.core.models.step_model import StepModel
 from wherry.core.values.execution import Failure
 from wherry.core.values.request import Columns
 from wherry.core.workers.encoding import UNSENDABLE, Garbage, why_not_sent
-from wherry.core.workers.loop import LoopCalls
-from wherry.core.workers.shared_process import SharedWorker
 
 
 class StepInstance(Loadable):
@@ -40,10 +38,6 @@ class StepInstance(Loadable):
 
     @abstractmethod
     def leave(self, key: int) -> None: ...
-
-    @abstractmethod
-    def close(self) -> None:
-        """Have `serve` return."""
 
 
 class StepThread(StepInstance):
@@ -67,7 +61,7 @@ class StepThread(StepInstance):
     def leave(self, key: int) -> None:
         self._post(worker_protocol.Leave(key))
 
-    def close(self) -> None:
+    def stop(self) -> None:
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -106,61 +100,14 @@ class StepThread(StepInstance):
             self._changed.notify()
 
 
-class StepProcess(StepInstance):
-    """A step model in a worker process, in that of `shared` if there is one. `loop()` is the event
-    loop for its sockets, asked once it is loaded; each step is handed out there."""
-
-    worker: ModelWorker
-
-    def __init__(
-        self,
-        name: str,
-        device: Device,
-        model: StepModel,
-        config: ModelConfig,
-        loop: Callable[[], LoopCalls],
-        shared: SharedWorker | None = None,
-    ) -> None:
-        super().__init__(name, device)
-        self._config = config
-        self.worker = ModelWorker(
-            name,
-            device,
-            model,
-            config,
-            loop,
-            receive=self._receive,
-            refused=self._refused,
-            shared=shared,
-        )
-
-    # Any thread
+class StepProcess(WorkerInstance, StepInstance):
+    """A step model in a worker process. Each step is handed out in the loop of its sockets."""
 
     def join(self, key: int, columns: Columns) -> None:
         self.worker.post(self._send, worker_protocol.Join(key, columns))
 
     def leave(self, key: int) -> None:
         self.worker.post(self._send, worker_protocol.Leave(key))
-
-    def close(self) -> None:
-        self.worker.stop()
-
-    # The instance's thread
-
-    def load(self) -> None:
-        self.uses_device = self.worker.load()
-
-    def to_host(self) -> bool:
-        return self.worker.to_host()
-
-    def to_device(self) -> None:
-        self.worker.to_device()
-
-    def serve(self) -> None:
-        self.worker.serve()
-
-    def unload(self) -> None:
-        self.worker.unload()
 
     # The loop
 
@@ -179,12 +126,9 @@ class StepProcess(StepInstance):
 
     def _receive(self, arrived: list[Any]) -> None:
         for message in arrived:
-            self._take(message)
-
-    def _take(self, message: Any) -> None:
-        if isinstance(message, worker_protocol.Moved):
-            self.worker.moved(message)
-            return
-        if not isinstance(message, worker_protocol.Stepped):
-            raise Garbage(f"{type(message).__name__} instead of a Stepped")
-        self.hand_out(self, message)
+            if isinstance(message, worker_protocol.Stepped):
+                self.hand_out(self, message)
+            elif isinstance(message, worker_protocol.Moved):
+                self.worker.moved(message)
+            else:
+                raise Garbage(f"{type(message).__name__} instead of a Stepped")

@@ -42,15 +42,11 @@ class StepLoop:
     ) -> None:
         self.model = model
         self._executable = Executable(model, config, device_lost, in_worker=in_worker)
-        self._config = config
+        self.config = config
         self._active: dict[int, Any] = {}
         #: The most requests of one call that there is memory for, and how many steps that holds.
         self._most = 0
         self._steps_of_caution = 0
-
-    @property
-    def name(self) -> str:
-        return self._config.name
 
     @property
     def broken_device(self) -> str:
@@ -63,7 +59,7 @@ class StepLoop:
     def load(self, device: Device) -> None:
         """Load the model and run its warm-up rows to their end."""
         self._executable.load_on(device)
-        for row in self._config.warmup or self._config.examples[:1]:
+        for row in self.config.warmup or self.config.examples[:1]:
             columns = gather_rows([self._executable.columns_of(row)], once=False)
             share = self.join(0, columns)
             while share is None or not (share.done or share.failure):
@@ -84,8 +80,7 @@ class StepLoop:
         return None
 
     def leave(self, key: int) -> None:
-        """Its caller is gone; late is not wrong."""
-        if key in self._active:
+        if key in self._active:  # late is not wrong
             self.model.stop(self._active.pop(key))
 
     def progress(self, mail: Iterable[Join | Leave]) -> Stepped:
@@ -140,7 +135,7 @@ class StepLoop:
         self._most, self._steps_of_caution = half, STEPS_OF_CAUTION
         log.warning(
             "out of memory in a step: fewer requests at once from here on",
-            extra={"model": self._config.name, "requests": len(keys)},
+            extra={"model": self.config.name, "requests": len(keys)},
         )
         return self._step_of(keys[:half]) + self._step_of(keys[half:])
 
@@ -148,7 +143,7 @@ class StepLoop:
         if not isinstance(steps, Sequence) or len(steps) != active:
             count = len(steps) if hasattr(steps, "__len__") else f"a {type(steps).__name__}"
             raise BadModelOutput(
-                f"model {self._config.name!r}: step() must return one wherry.Step for each of the"
+                f"model {self.config.name!r}: step() must return one wherry.Step for each of the"
                 f" {active} active requests, in their order; it returned {count}"
             )
         return steps
@@ -176,7 +171,7 @@ class StepLoop:
         """A text is not the list of its letters, and a generator may change what it has yielded."""
         if isinstance(responses, str | bytes) or not isinstance(responses, Sequence):
             raise BadModelOutput(
-                f"model {self._config.name!r}: the responses of a wherry.Step must be a list, not"
+                f"model {self.config.name!r}: the responses of a wherry.Step must be a list, not"
                 f" {describe(responses)}"
             )
 

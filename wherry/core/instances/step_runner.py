@@ -62,7 +62,6 @@ class StepRunner(InstanceRunner[StepInstance]):
             return [(a.instance.name, 1, a.joined_at) for a in self._requests.all_active]
 
     def gauges(self) -> dict[str, Mapping[str, float]]:
-        """What the model said of itself after its last step, by instance."""
         with self._lock:
             return dict(self._gauges)
 
@@ -111,7 +110,6 @@ class StepRunner(InstanceRunner[StepInstance]):
         return ()
 
     def tick(self) -> None:
-        """The timer: a deadline has passed, or a step takes too long."""
         with self._lock:
             now = self._clock()
             self._alarm.rang(now)
@@ -195,14 +193,14 @@ class StepRunner(InstanceRunner[StepInstance]):
             if not stops:
                 self._requests.came_up(instance, self._clock())
         if stops:
-            instance.close()
+            instance.stop()
 
     def let_go(self, instances: Sequence[StepInstance]) -> None:
         with self._lock:
             for instance in instances:
                 self._requests.gone(instance)
         for instance in instances:
-            instance.close()
+            instance.stop()
 
     def down(self, instance: StepInstance) -> None:
         with self._changed:
@@ -231,7 +229,7 @@ class StepRunner(InstanceRunner[StepInstance]):
         for one in active:
             self.fail(one.request, error)
         for instance in self.life.not_ended():
-            instance.close()
+            instance.stop()
 
     def _is_quiet(self) -> bool:
         return self._requests.is_quiet()

@@ -16,10 +16,8 @@ log = logging.getLogger("wherry")
 
 
 class Timer:
-    """Calls `callback()` at or soon after a moment of `clock`. Safe from any thread.
-
-    Callbacks run in the timer's thread and must be short.
-    """
+    """Calls `callback()` at or soon after a moment of `clock`, in its thread: it must be short.
+    Any thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -93,6 +91,5 @@ class Alarm:
             self._timer.wake_at(at, self._callback)
 
     def rang(self, now: float) -> None:
-        """It was called."""
         while self._moments and self._moments[-1] <= now:
             self._moments.pop()

@@ -90,9 +90,9 @@ def main() -> None:
 
 
 class Surroundings:
-    """What an instance finds in its process: here, all of it is for this one alone."""
+    """What an instance finds in its process: here, all of it is for this one alone. `imports` is
+    held while the model is imported, `running` while its code runs."""
 
-    #: Held while the model is imported, and while its code runs.
     imports: AbstractContextManager[Any] = nullcontext()
     running: AbstractContextManager[Any] = nullcontext()
     is_shared = False
@@ -110,7 +110,7 @@ class Surroundings:
         logging.getLogger().handlers[:] = [PipeHandler(sys.stderr.fileno())]
 
     def give_back(self) -> None:
-        """Its model is unloaded."""
+        """The model is unloaded."""
 
 
 def run_instance(source: int, target: int, slab: int, surroundings: Surroundings) -> None:
@@ -142,7 +142,6 @@ def run_instance(source: int, target: int, slab: int, surroundings: Surroundings
 
 
 def _connect(source: int, target: int, memory: Slab) -> MessageSocket:
-    """The way to the parent, by the descriptors that it has passed on."""
     ends = socket.socket(fileno=source), socket.socket(fileno=target)
     for end in ends:
         end.set_inheritable(False)  # or the parent would not see us end while a child of ours lives
@@ -165,7 +164,6 @@ def end_with(parent: int) -> None:
 
 
 def set_up(start: Start) -> None:
-    """The program's arguments, its variable and the levels of its loggers."""
     sys.argv[:] = map(received, start.argv)
     os.environ.pop("PYTHONPATH", None)
     if start.python_path is not None:
@@ -369,7 +367,7 @@ def _serve_steps(
         try:
             connection.send(progress)
         except UNSENDABLE:  # find the requests whose responses cannot be sent
-            progress.shares = [_sendable(share, loop.name) for share in progress.shares]
+            progress.shares = [_sendable(share, loop.config.name) for share in progress.shares]
             connection.send(progress)
 
 

@@ -90,16 +90,13 @@ class Move(WorkerMessage):
     to_host: bool
 
 
-class Stop(WorkerMessage):
-    """Unload the model and end."""
+class Stop(WorkerMessage): ...
 
 
 # From the worker
 
 
 class Ready(WorkerMessage):
-    """Loaded and warm."""
-
     uses_device: bool = True
 
 
@@ -238,34 +235,24 @@ FromWorker = (
 # and depths that its decoder refuses.
 
 
-class _RawResult(msgspec.Struct, array_like=True, tag="Result"):
+class _RawResult(Result, tag="Result"):
     columns: dict[str, msgspec.Raw]
-    started_at: int
-    infer_ns: int
 
 
-class _RawAnswer(msgspec.Struct, array_like=True):
+class _RawAnswer(SharedOutcome, frozen=True):
     outcome: dict[str, msgspec.Raw] | Failure
-    counts: list[int]
 
 
-class _RawPartResults(msgspec.Struct, array_like=True, tag="PartResults"):
-    answers: list[_RawAnswer]
-    started_at: int
-    infer_ns: int
-    executed_rows: list[int]
-    out_of_memory_rows: int
+class _RawPartResults(PartResults, tag="PartResults"):
+    answers: list[_RawAnswer]  # type: ignore[assignment] # a list of any is what is decoded
 
 
-class _RawShare(Share, array_like=True):
+class _RawShare(Share):
     responses: list[dict[str, msgspec.Raw]]
 
 
-class _RawStepped(msgspec.Struct, array_like=True, tag="Stepped"):
-    shares: list[_RawShare]
-    active_requests: int
-    step_ns: int
-    gauges: dict[str, float]
+class _RawStepped(Stepped, tag="Stepped"):
+    shares: list[_RawShare]  # type: ignore[assignment] # as above
 
 
 _RAW = msgspec.msgpack.Decoder(_RawResult | _RawPartResults | _RawStepped)

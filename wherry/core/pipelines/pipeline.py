@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeVar
 from wherry.core.instances.executable import Executable
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.own_rows import gather_rows
-from wherry.core.instances.runner import Refused, Runner, refused_of
+from wherry.core.instances.runner import Refused, Runner, admitted
 from wherry.core.instances.timer import Alarm, Timer
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Caller, PipelineCall, current_call
@@ -242,8 +242,6 @@ class PipelineRunner(Runner):
         self._thread = thread
         #: The requests here and their tasks: None until the loop has started it.
         self._tasks: dict[InferRequest, asyncio.Task[None] | None] = {}
-        #: Requests that are to be started in the loop.
-        self._new: list[InferRequest] = []
         #: Requests without an answer yet. A caller may send again before the task of its answered
         #: request ends.
         self._unanswered: set[InferRequest] = set()
@@ -312,7 +310,8 @@ class PipelineRunner(Runner):
 
     # Requests
 
-    def _enqueue(self, request: InferRequest, now: float) -> WherryError | None:
+    def _refusal(self, request: InferRequest, now: float) -> WherryError | None:
+        """None: it is let in."""
         name, here = self.config.name, len(self._unanswered)
         left = None if request.deadline is None else request.deadline - now
         if left is not None and left <= 0:
@@ -332,17 +331,15 @@ class PipelineRunner(Runner):
             self._tasks[request] = None
             self._deadlines.add(request)
             self._unanswered.add(request)
-            self._new.append(request)
             self._pace.began(now)
         return error
 
     def _arrived(
         self, requests: Sequence[InferRequest], now: float
     ) -> tuple[list[InferRequest], list[Refused]]:
-        refused = refused_of(requests, self._enqueue, now)
-        new, self._new = self._new, []
+        chosen = admitted(requests, self._refusal, now)
         self._alarm.set(self._deadlines.next())
-        return new, refused
+        return chosen
 
     def tick(self) -> None:
         with self._lock:

@@ -151,7 +151,7 @@ _BLOB = 3
 _ARRAY_HEAD = struct.Struct("<B8sB")
 _OFFSET = struct.Struct("<Q")
 _LENGTH = struct.Struct("<H")
-#: Of a file: its name and media type.
+#: Its name and media type.
 _FILE_HEAD = msgspec.msgpack.Decoder(tuple[str | None, str | None])
 #: Of a row in the slab: its place and size before them.
 _BLOB_HEAD = msgspec.msgpack.Decoder(tuple[int, int, str | None, str | None])
@@ -328,7 +328,7 @@ class MessageDecoder:
     ) -> None:
         self._copies = copies
         self._salvage = salvage
-        #: The slab, once there is one.
+        #: The slab's.
         self.memory: mmap.mmap | None = None
         #: The arrays in the slab that may still be used: each view of one keeps it alive.
         self.views: list[weakref.ref[Array]] = []

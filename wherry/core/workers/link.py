@@ -103,8 +103,7 @@ class Messages(Protocol):
 
 
 class WorkerLink:
-    """Messages to one worker and from it. Every method is for the loop's thread, except for those
-    of callers that use the sockets.
+    """Messages to one worker and from it. All but `acquire` and `release` is for the loop's thread.
 
     `receive(messages)` is called with those that came together, in order; if it raises Garbage, the
     link ends. `refused(message, error)` is called, later, for a message that was added and cannot
@@ -151,7 +150,6 @@ class WorkerLink:
         self._lease = SocketLease()
 
     def start(self) -> None:
-        """Receive from now on."""
         if not self._over:
             self._watch(True)
             self._deliver()  # what came together with the last message of the load
@@ -210,7 +208,6 @@ class WorkerLink:
                 self._messages.add(instead)
 
     def _encode_aside(self, message: Any, slab: bool) -> None:
-        """In another thread."""
         self._encode(message, slab)
         self._loop.call(WorkerLink._encoded, self)
 
@@ -276,8 +273,7 @@ class WorkerLink:
         return True
 
     def _deliver(self, arrived: list[Any] | None = None) -> None:
-        """Receive these, or decode and receive what was read, as long as nothing stands in the way
-        of that."""
+        """Receive these, or what was read, as long as nothing stands in the way of that."""
         messages = self._messages
         while not (self._held or self._decoding or self._over):
             arrived = arrived or messages.decode(LARGE_BYTES)
@@ -294,7 +290,6 @@ class WorkerLink:
                 return
 
     def _decode_aside(self) -> None:
-        """In another thread."""
         message: Any
         try:
             message = self._messages.decode_next()

@@ -38,7 +38,7 @@ class LogLine(msgspec.Struct):
 
 
 class PipeHandler(logging.Handler):
-    """In the worker: writes each record as one line."""
+    """In the worker."""
 
     def __init__(self, file: int) -> None:
         super().__init__()

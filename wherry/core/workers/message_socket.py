@@ -38,17 +38,15 @@ _ONE_FILE = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
 class FrameEncoder(Protocol):
-    """Makes frames of messages (`MessageEncoder`)."""
+    """As `MessageEncoder`."""
 
-    #: The memory file to send with the last frame, its descriptor called `fileno`, if there is one.
-    #: The socket sets this to None.
     file: Any
 
     def frame(self, message: Any, *, slab: bool) -> bytes: ...
 
 
 class FrameDecoder(Protocol):
-    """Makes messages of the bodies of frames (`MessageDecoder`)."""
+    """As `MessageDecoder`."""
 
     def decode(self, body: memoryview, file: mmap.mmap | None = None) -> Any: ...
 
@@ -83,7 +81,7 @@ class FrameSocket:
         self.takes_files = True
         #: Has `decode` stopped before the last of them?
         self.has_left = False
-        #: Descriptors that have come, for the frames that have one.
+        #: For the frames that have one.
         self._files: deque[int] = deque()
         #: Frames that the next `write` sends.
         self._added: list[bytes] = []

@@ -124,6 +124,7 @@ class WorkerProcess:
         self._process.kill()
 
     def ring(self) -> None:
+        """Have `watch` return."""
         self._bell.ring()
 
     def wait_in_caller(self, file: int, events: int) -> None:
@@ -192,7 +193,17 @@ class WorkerProcess:
     def end(self, error: Exception) -> tuple[str, str]:
         """How it ended, as a text and as one word. Kills it if it did not end. `error` is what was
         seen of its end."""
-        return end_of(self._process, error)
+        process = self._process
+        if isinstance(error, Garbage):
+            process.kill()
+            process.wait()
+            return f"wrote garbage to its connection, and was killed ({error})", "garbage"
+        try:
+            return _how(process.wait(LAST_SECONDS))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return f"closed its connection, and was killed ({type(error).__name__})", "exit"
 
     def wait(self) -> None:
         """Wait for its end, which is near; kill it if that does not come."""
@@ -290,23 +301,7 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def end_of(process: subprocess.Popen[bytes], error: Exception) -> tuple[str, str]:
-    """How a worker ended, as a text and as one word. Kills it if it did not end. `error` is what
-    was seen of its end."""
-    if isinstance(error, Garbage):
-        process.kill()
-        process.wait()
-        return f"wrote garbage to its connection, and was killed ({error})", "garbage"
-    try:
-        return _how(process.wait(LAST_SECONDS))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return f"closed its connection, and was killed ({type(error).__name__})", "exit"
-
-
 def await_end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a worker, which is near; kill it if that does not come."""
     try:
         # The pidfd may tell of the end a moment before the process can be waited for.
         process.wait(LAST_SECONDS)

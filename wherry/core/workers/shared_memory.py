@@ -26,8 +26,6 @@ ALIGNMENT = 64
 
 
 class Slab:
-    """Memory that parent and worker share."""
-
     def __init__(self, file: int, size: int = SLAB_BYTES) -> None:
         self.memory = mmap.mmap(file, size)
         half = size // 2

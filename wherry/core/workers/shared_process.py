@@ -310,8 +310,7 @@ class ProcessShare:
         return bool(poll.poll(0))
 
     def watch(self, seconds: float | None = None) -> bool:
-        """Wait for `ring`, its end, or until `seconds` have passed. Is this its end, which was not
-        told before?"""
+        """As that of a `WorkerProcess`, whose output is logged elsewhere."""
         left = None if seconds is None else 1000 * max(0.0, seconds)
         ready = [file for file, _ in self._poll.poll(left)]
         if self._life.fileno() in ready:
@@ -322,7 +321,6 @@ class ProcessShare:
         return False
 
     def end(self, error: Exception) -> tuple[str, str]:
-        """How the process ended, as a text and as one word. Kills it if it did not end."""
         if isinstance(error, Garbage):
             self.kill()
         if not self._process.over.wait(LAST_SECONDS):
@@ -348,7 +346,6 @@ class ProcessShare:
             self._process.over.wait()
 
     def close(self) -> None:
-        """Give everything back."""
         self._process.leave(self)
         with self._lock:
             self._life.close()

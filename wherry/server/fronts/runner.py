@@ -32,8 +32,8 @@ from wherry.core.api import (
     StreamReply,
     WherryError,
     WorkerDied,
+    admitted,
     late,
-    refused_of,
     tell,
 )
 from wherry.server.fronts.encoding import RemoteModel
@@ -138,7 +138,6 @@ class OwnedModelRunner(Runner):
         self.channel: ModelChannel | None = None
         #: It and those of loads before it, which have requests that are not answered.
         self._channels: list[ModelChannel] = []
-        self._new: list[InferRequest] = []
 
     # The owner, in the loop
 
@@ -210,18 +209,15 @@ class OwnedModelRunner(Runner):
         else:
             self._loop.call(super().submit, requests)
 
-    def _enqueue(self, request: InferRequest, now: float) -> WherryError | None:
+    def _refusal(self, request: InferRequest, now: float) -> WherryError | None:
         if self.channel is None:
             return ModelNotReady(f"model {self.config.name!r} is not ready")
-        self._new.append(request)
         return None
 
     def _arrived(
         self, requests: Sequence[InferRequest], now: float
     ) -> tuple[list[InferRequest], list[Refused]]:
-        refused = refused_of(requests, self._enqueue, now)
-        new, self._new = self._new, []
-        return new, refused
+        return admitted(requests, self._refusal, now)
 
     def _hand_over(self, chosen: tuple[list[InferRequest], list[Refused]]) -> None:
         new, refused = chosen

@@ -76,7 +76,7 @@ def test_answers_leave_in_order_of_arrival_and_errors_at_once(
     calls = [Call(number) for number in range(6)]
     for number, call in enumerate(calls):
         call.request.reply.first(lambda _, number=number: left.append(number))  # type: ignore[misc]
-        one.arrived(call.request)
+        one.arrived([call.request])
     for number in ends:
         request = calls[number].request
         if number in failing:
@@ -92,8 +92,8 @@ def test_answers_leave_in_order_of_arrival_and_errors_at_once(
 
 def test_without_an_order_answers_leave_at_once() -> None:
     one, (first, second) = delivery(in_order=False), (Call("a"), Call("b"))
-    one.arrived(first.request)
-    one.arrived(second.request)
+    one.arrived([first.request])
+    one.arrived([second.request])
     one.answer([answer(second.request)])
     assert (first.answered, second.answered) == (False, True)
 
@@ -109,7 +109,7 @@ def test_another_thread_is_not_held_up_by_a_caller_that_takes_its_answer_slowly(
 
     slow.request.reply.first(taken)
     for call in (slow, quick):
-        one.arrived(call.request)
+        one.arrived([call.request])
     thread = threading.Thread(target=lambda: one.answer([answer(slow.request)]))
     thread.start()
     assert told.wait(TIMEOUT)
@@ -128,7 +128,7 @@ def test_a_caller_that_raises_takes_no_answer_from_others() -> None:
 
     bad.request.reply.first(raises)
     for call in (bad, good):
-        one.arrived(call.request)
+        one.arrived([call.request])
     one.answer([answer(bad.request), answer(good.request)])
     assert good.answered
 

@@ -63,7 +63,7 @@ class Served:
         return given
 
     def close(self) -> None:
-        self.instance.close()
+        self.instance.stop()
         self.thread.join()
         self.instance.unload()
         self.loop.close()

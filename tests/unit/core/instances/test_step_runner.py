@@ -270,7 +270,7 @@ class AheadOfService(StepInstance):
         self.stepped.wait(TIMEOUT)
         self.closed.wait(TIMEOUT)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self.closed.set()
 
     def load(self) -> None: ...
