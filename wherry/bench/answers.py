@@ -165,74 +165,6 @@ class OpenAiEvents(Events):
         return problem or ("" if self._done else "the stream ended without finish_reason or [DONE]")
 
 
-class _AnthropicUsage(msgspec.Struct):
-    input_tokens: Count | None = None
-    output_tokens: Count | None = None
-
-
-class _Message(msgspec.Struct):
-    usage: _AnthropicUsage | None = None
-
-
-class _Anthropic(msgspec.Struct):
-    """An event of a stream of messages, or a whole answer."""
-
-    type: str = ""
-    message: _Message | None = None
-    delta: dict[str, Any] = {}
-    usage: _AnthropicUsage | None = None
-    error: Any = None
-
-
-_MESSAGES: Final = msgspec.json.Decoder(_Anthropic)
-#: Parts of a content block that are what the model wrote; a signature is not.
-_WRITTEN: Final = ("text", "thinking", "partial_json")
-
-
-class WholeMessage(WholeAnswer):
-    """A whole answer of Anthropic's messages: its usage counts the tokens."""
-
-    def ended(self) -> str:
-        try:
-            answer = _MESSAGES.decode(b"".join(self._pieces))
-        except NOT_JSON as error:
-            return f"not an Anthropic answer: {error}"
-        _count(self, answer.usage)
-        return _error_text(answer.error)
-
-
-class AnthropicEvents(Events):
-    """A stream of Anthropic's messages: each delta with content is a piece, usage counts tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._done = False
-
-    def _line(self, data: bytes, now: float) -> None:
-        try:
-            event = _MESSAGES.decode(data)
-        except NOT_JSON as error:
-            return self._fails(f"not an Anthropic event: {error}")
-        if event.error is not None or event.type == "error":
-            return self._fails(_error_text(event.error) or "an error event")
-        if event.type == "content_block_delta" and any(map(event.delta.get, _WRITTEN)):
-            self.piece(now)
-        self._done = self._done or event.type == "message_stop"
-        if event.message is not None and event.message.usage is not None:  # nothing is written yet
-            self.tokens_in = event.message.usage.input_tokens or 0
-        _count(self, event.usage)
-
-    def ended(self) -> str:
-        problem = super().ended()
-        return problem or ("" if self._done else "the stream ended without message_stop")
-
-
-def _count(reader: AnswerReader, usage: _AnthropicUsage | None) -> None:
-    if usage is not None:
-        reader.tokens_in = usage.input_tokens or reader.tokens_in
-        reader.tokens_out = usage.output_tokens or reader.tokens_out
-
-
 class V2Events(Events):
     """generate_stream: every event is a response; one with an `error` is the last."""
 
@@ -269,7 +201,5 @@ def _error_text(error: Any) -> str:
 READERS: Final[Mapping[str, Callable[[], AnswerReader]]] = {
     "openai": WholeAnswer,
     "openai_events": OpenAiEvents,
-    "anthropic": WholeMessage,
-    "anthropic_events": AnthropicEvents,
     "v2_events": V2Events,
 }

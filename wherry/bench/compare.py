@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -81,46 +82,17 @@ def _around(middle: float, error: float, freedom: float, figures: int) -> tuple[
 
 
 def student(probability: float, freedom: float) -> float:
-    """The quantile of Student's t: what a t is below with this probability (above one half)."""
-    low, high = 0.0, 1.0
-    while _below(high, freedom) < probability and high < 1e9:
-        low, high = high, 2 * high
-    for _ in range(40):  # 12 digits
-        middle = (low + high) / 2
-        low, high = (middle, high) if _below(middle, freedom) < probability else (low, middle)
-    return (low + high) / 2
+    """The quantile of Student's t: what a t is below with this probability (above one half).
 
-
-def _below(t: float, freedom: float) -> float:
-    """The probability of a value below `t`, by the incomplete beta function."""
-    if freedom > 1e6:
-        return 0.5 * math.erfc(-t / math.sqrt(2))
-    x = freedom / (freedom + t * t)
-    return 1 - 0.5 * _incomplete_beta(freedom / 2, 0.5, x)
-
-
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Regularised, by its continued fraction (Numerical Recipes, section 6.4; Lentz's method)."""
-    if x in (0.0, 1.0):
-        return x
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(b, a, 1 - x)
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-        + a * math.log(x) + b * math.log1p(-x)
-    )  # fmt: skip
-    c, d, fraction = 1.0, 1 / (1 - (a + b) * x / (a + 1)), 1 / (1 - (a + b) * x / (a + 1))
-    for m in range(1, 300):
-        for numerator in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / (1 + numerator * d)
-            c = 1 + numerator / c
-            fraction *= c * d
-        if abs(c * d - 1) < 1e-13:
-            break
-    return front * fraction / a
+    t is sqrt(freedom) * tan(angle), where the density of the angle is cos(angle)**(freedom - 1).
+    """
+    if freedom > 1e5:
+        return NormalDist().inv_cdf(probability)
+    angles = np.linspace(0, math.pi / 2, 10_001)
+    density = np.cos(angles) ** (freedom - 1)
+    below = np.cumsum(density[1:] + density[:-1])
+    angle = np.interp(2 * probability - 1, below / below[-1], angles[1:])
+    return math.sqrt(freedom) * math.tan(angle)
 
 
 #: Pieces of time that a run must have to say something of its own noise.

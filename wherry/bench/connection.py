@@ -55,13 +55,12 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     ssl_ca: str | None = None
     #: Accept any certificate.
     insecure: bool = False
-    #: "status": nothing but the status; "openai", "anthropic": a whole JSON answer with its usage;
-    #: the same with "_events", and "v2_events": a stream of server-sent events; "grpc": a gRPC
-    #: status; "grpc_stream": the responses of a gRPC stream.
-    reads: Literal[
-        "status", "openai", "openai_events", "anthropic", "anthropic_events", "v2_events",
-        "grpc", "grpc_stream",
-    ] = "status"  # fmt: skip
+    #: "status": nothing but the status; "openai": a whole JSON answer with its usage; with
+    #: "_events": a stream of server-sent events; "grpc": a gRPC status; "grpc_stream": the
+    #: responses of a gRPC stream.
+    reads: Literal["status", "openai", "openai_events", "v2_events", "grpc", "grpc_stream"] = (
+        "status"
+    )
     #: gRPC: what goes with each call. (Over HTTP it stands in the request.)
     metadata: tuple[tuple[str, str], ...] = ()
 

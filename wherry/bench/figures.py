@@ -99,35 +99,15 @@ class Recorder:
         return found
 
     def merge(self, other: Recorder) -> None:
-        """Add the rows of another recorder, which may go on recording."""
-        rows = bytearray(other.rows)  # first: what belongs to a row is there before the row
-        index = [self._index(name) for name in list(other.outcomes)]
-        gaps = sum(row[-1] for row in _ROW.iter_unpack(rows)) if other.gap_seconds else 0
+        """Add the rows of another recorder."""
+        rows, index = bytearray(other.rows), [self._index(name) for name in other.outcomes]
         if index != list(range(len(index))):
             for at in range(_TIMES.size, len(rows), _ROW.size):
                 (theirs,) = _OUTCOME.unpack_from(rows, at)
                 _OUTCOME.pack_into(rows, at, index[theirs])
         self.rows += rows
-        self.gap_seconds.extend(other.gap_seconds[:gaps])
+        self.gap_seconds.extend(other.gap_seconds)
         self.failures += other.failures
-
-    def packed(self) -> dict[str, Any]:
-        """This recorder as bytes, for another process."""
-        return {
-            "rows": bytes(self.rows),
-            "gap_seconds": self.gap_seconds.tobytes(),
-            "outcomes": list(self.outcomes),
-            "failures": self.failures,
-        }
-
-    @classmethod
-    def unpacked(cls, packed: Mapping[str, Any]) -> Recorder:
-        made = cls()
-        made.rows += packed["rows"]
-        made.gap_seconds.frombytes(packed["gap_seconds"])
-        made.outcomes = {name: index for index, name in enumerate(packed["outcomes"])}
-        made.failures = packed["failures"]
-        return made
 
 
 Floats = npt.NDArray[np.float64]

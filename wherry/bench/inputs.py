@@ -49,48 +49,26 @@ WORDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A distribution of the lengths of texts, in characters or words.
+    """Lengths of texts, uniform between `low` and `high`, in characters or words."""
 
-    Uniform between `low` and `high`; or normal or lognormal with the mean `low` and the standard
-    deviation `high`, at least 1.
-    """
-
-    kind: str = "uniform"
-    low: float = 20.0
-    high: float = 100.0
+    low: int = 20
+    high: int = 100
     unit: str = "characters"
 
     def draw(self, draw: random.Random) -> int:
-        if self.kind == "uniform":
-            return draw.randint(int(self.low), int(self.high))
-        spread = self.high
-        if self.kind == "normal":
-            return max(1, round(draw.gauss(self.low, spread)))
-        # low is the mean, high the standard deviation of the lengths themselves
-        variance = np.log1p((spread / self.low) ** 2)
-        return max(1, round(draw.lognormvariate(np.log(self.low) - variance / 2, variance**0.5)))
-
-
-_LENGTHS = re.compile(
-    r"(?:(?P<kind>normal|lognormal):)?(?P<low>\d+(?:\.\d+)?)"
-    r"(?:(?P<dash>[-,])(?P<high>\d+(?:\.\d+)?))?(?P<unit>w|words)?"
-)
+        return draw.randint(self.low, self.high)
 
 
 def lengths(text: str) -> Lengths:
-    """`300`, `100-800`, `5-120w` (words), `normal:300,80`, `lognormal:300,200`."""
-    match = _LENGTHS.fullmatch(text.strip())
-    if match is None or (match["kind"] is None) != (match["dash"] != ","):
+    """`300`, `100-800`, `5-120w` (words)."""
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?(w|words)?", text.strip())
+    low, high = (int(match[1]), int(match[2] or match[1])) if match is not None else (0, 0)
+    if match is None or not 1 <= low <= high:
         raise ConfigError(
-            f"{text!r} is not a length of texts; write for example 300, 100-800 (characters),"
-            " 5-120w (words), normal:300,80 or lognormal:300,200"
+            f"{text!r} is not a length of texts; write for example 300, 100-800 (characters), the"
+            " shorter one first, or 5-120w (words)"
         )
-    low = float(match["low"])
-    high = float(match["high"] or (0 if match["kind"] else low))
-    if low < 1 or (match["kind"] is None and high < low):
-        raise ConfigError(f"lengths of {text!r}: the shorter one first, and at least 1")
-    unit = "words" if match["unit"] else "characters"
-    return Lengths(match["kind"] or "uniform", low, high, unit)
+    return Lengths(low, high, "words" if match[3] else "characters")
 
 
 def text_of(length: int, unit: str, draw: random.Random) -> str:
@@ -362,8 +340,7 @@ def generate(row: Row) -> bytes:
 def generation(
     protocol: str, row: Any, model: str, *, stream: bool, max_tokens: int | None
 ) -> bytes:
-    """A request of chat, completions or messages: a body with `messages` (or `prompt`), or a
-    prompt."""
+    """A request of chat or completions: a body with `messages` (or `prompt`), or a prompt."""
     whole = "prompt" if protocol == "completions" else "messages"
     if isinstance(row, dict) and whole in row:
         body = {"model": model, **row}
@@ -375,15 +352,8 @@ def generation(
         body["max_tokens"] = max_tokens
     if stream:
         body["stream"] = True
-        if protocol != "messages":
-            body.setdefault("stream_options", {"include_usage": True})
+        body.setdefault("stream_options", {"include_usage": True})
     return msgspec.json.encode(body)
-
-
-def anthropic_headers(api_key: str | None) -> dict[str, str]:
-    """What Anthropic's own server must have. A key goes as a bearer's, too, for others."""
-    key = {"X-Api-Key": api_key} if api_key else {}
-    return {"Anthropic-Version": "2023-06-01", **key}
 
 
 def embedding(rows: Sequence[Any], model: str) -> bytes:

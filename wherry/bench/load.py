@@ -1,17 +1,20 @@
-"""How is one plan carried out by several load processes, and how does Ctrl-C end it?"""
+"""How is one plan carried out by several load processes, what do they and the command say to each
+other, and how does Ctrl-C end it?
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import selectors
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Pipe, wait
+from typing import Any
 
-from wherry.bench import load_protocol
+import msgspec
+
 from wherry.bench.connection import Encoded, Wire
 from wherry.bench.figures import Recorder
 from wherry.bench.plan import Plan
@@ -19,6 +22,60 @@ from wherry.core.api import WherryError, for_children
 
 #: Seconds between "all are ready" and the common beginning.
 HEAD_START = 0.02
+
+
+class RunLoad(msgspec.Struct, kw_only=True):
+    """Prepare this run. The answer is `LoadReady`."""
+
+    plan: Plan
+    wire: Wire
+    requests: list[Encoded]
+    offset: int
+    phase: float
+
+
+class Begin(msgspec.Struct):
+    """Begin at this moment of the machine's monotonic clock."""
+
+    at: float
+
+
+class StopLoad(msgspec.Struct):
+    """End now. The answer is `Done`."""
+
+
+class LoadReady(msgspec.Struct):
+    pass
+
+
+class LoadProgress(msgspec.Struct, kw_only=True):
+    """How far a run is. `recent`: some of the latencies (seconds) since the report before."""
+
+    answered: int = 0
+    failed: int = 0
+    in_flight: int = 0
+    recent: list[float] = []
+
+
+class Done(msgspec.Struct, kw_only=True):
+    """The run is over: its time was up, or after a `StopLoad`."""
+
+    records: Recorder
+    samples: dict[str, str]
+    stopped_because: str
+    #: Of the process, while it ran.
+    cpu_seconds: float
+    seconds: float
+
+
+class ChildFailed(msgspec.Struct):
+    """The load process has raised: a mistake in wherry."""
+
+    traceback: str
+
+
+ToChild = RunLoad | Begin | StopLoad
+FromChild = LoadReady | LoadProgress | Done | ChildFailed
 
 
 class LoadFailure(WherryError):
@@ -43,45 +100,38 @@ class Child:
     """A load process, for its parent."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "wherry.bench.child"],
-            env=for_children(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            process_group=0,  # Ctrl-C is ours; we tell it
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.input, self.output = self.process.stdin, self.process.stdout
-        self.frames = load_protocol.Frames(load_protocol.FromChild)
-        self.progress = load_protocol.LoadProgress()
+        self.connection, its = Pipe()
+        with its:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "wherry.bench.child", str(its.fileno())],
+                env=for_children(),
+                stdin=subprocess.DEVNULL,
+                pass_fds=[its.fileno()],
+                process_group=0,  # Ctrl-C is ours; we tell it
+            )
+        self.progress = LoadProgress()
 
-    def say(self, message: load_protocol.ToChild) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it is gone; reading from it says so
-            self.input.write(load_protocol.frame(message))
-            self.input.flush()
+    def say(self, message: ToChild) -> None:
+        with contextlib.suppress(OSError):  # it is gone; reading from it says so
+            self.connection.send(message)
 
-    def read(self) -> list[load_protocol.FromChild]:
-        """The messages that have come in full. Blocks until bytes come."""
-        data = os.read(self.output.fileno(), 2**20)
-        if not data:
-            code = self.process.wait()
-            raise LoadFailure(f"a load process ended with code {code}")
-        found: list[load_protocol.FromChild] = self.frames.feed(data)
-        for message in found:
-            if isinstance(message, load_protocol.ChildFailed):
-                raise LoadFailure(f"a load process failed:\n{message.traceback}")
-        return found
+    def read(self) -> FromChild:
+        """The next message. Blocks until it has come in full."""
+        try:
+            message: FromChild = self.connection.recv()
+        except (EOFError, OSError):
+            raise LoadFailure(f"a load process ended with code {self.process.wait()}") from None
+        if isinstance(message, ChildFailed):
+            raise LoadFailure(f"a load process failed:\n{message.traceback}")
+        return message
 
     def close(self, timeout: float) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self.input.close()
+        self.connection.close()
         try:
             self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.output.close()
 
 
 class LoadProcesses:
@@ -119,7 +169,7 @@ class LoadProcesses:
         wire: Wire,
         requests: Sequence[Encoded],
         *,
-        tell: Callable[[load_protocol.LoadProgress], object] = lambda reported: None,
+        tell: Callable[[LoadProgress], object] = lambda reported: None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Raw:
         """Carry the plan out. `tell` is called a few times a second.
@@ -135,7 +185,7 @@ class LoadProcesses:
         for part, (child, share) in enumerate(parts):
             offset = part * step % max(1, len(requests))
             child.say(
-                load_protocol.RunLoad(
+                RunLoad(
                     plan=share,
                     wire=wire,
                     requests=[*requests],
@@ -143,47 +193,43 @@ class LoadProcesses:
                     phase=part / len(parts),
                 )
             )
-        children = [child for child, _ in parts]
-        with selectors.DefaultSelector() as selector:
+        return _watch([child for child, _ in parts], tell, interrupted)
+
+
+def _watch(
+    children: list[Child],
+    tell: Callable[[LoadProgress], object],
+    interrupted: Callable[[], bool],
+) -> Raw:
+    ready, done, stopped = 0, list[Done](), False
+    began_at = time.perf_counter()
+    running: dict[Any, Child] = {child.connection: child for child in children}
+    for child in children:
+        child.progress = LoadProgress()
+    while running:
+        for connection in wait([*running], 0.1):
+            match message := running[connection].read():
+                case LoadReady():
+                    ready += 1
+                    if ready == len(children) and not stopped:
+                        began_at = time.perf_counter() + HEAD_START
+                        for child in children:
+                            child.say(Begin(began_at))
+                case LoadProgress():
+                    running[connection].progress = message
+                case Done():
+                    done.append(message)
+                    del running[connection]
+        tell(_sum([child.progress for child in children]))
+        if interrupted() and not stopped:
+            stopped = True
             for child in children:
-                child.progress = load_protocol.LoadProgress()
-                selector.register(child.output, selectors.EVENT_READ, child)
-            return self._watch(children, selector, tell, interrupted)
-
-    def _watch(
-        self,
-        children: list[Child],
-        selector: selectors.BaseSelector,
-        tell: Callable[[load_protocol.LoadProgress], object],
-        interrupted: Callable[[], bool],
-    ) -> Raw:
-        ready, done, stopped = 0, list[load_protocol.Done](), False
-        began_at = time.perf_counter()
-        while len(done) < len(children):
-            for key, _ in selector.select(0.1):
-                for message in key.data.read():
-                    match message:
-                        case load_protocol.LoadReady():
-                            ready += 1
-                            if ready == len(children) and not stopped:
-                                began_at = time.perf_counter() + HEAD_START
-                                for child in children:
-                                    child.say(load_protocol.Begin(began_at))
-                        case load_protocol.LoadProgress():
-                            key.data.progress = message
-                        case load_protocol.Done():
-                            done.append(message)
-                            selector.unregister(key.fileobj)
-            tell(_sum([child.progress for child in children]))
-            if interrupted() and not stopped:
-                stopped = True
-                for child in children:
-                    child.say(load_protocol.StopLoad("interrupted"))
-        return _joined(done, began_at, stopped)
+                child.say(StopLoad())
+    return _joined(done, began_at, stopped)
 
 
-def _sum(parts: list[load_protocol.LoadProgress]) -> load_protocol.LoadProgress:
-    return load_protocol.LoadProgress(
+def _sum(parts: list[LoadProgress]) -> LoadProgress:
+    return LoadProgress(
         answered=sum(part.answered for part in parts),
         failed=sum(part.failed for part in parts),
         in_flight=sum(part.in_flight for part in parts),
@@ -191,12 +237,12 @@ def _sum(parts: list[load_protocol.LoadProgress]) -> load_protocol.LoadProgress:
     )
 
 
-def _joined(done: list[load_protocol.Done], began_at: float, interrupted: bool) -> Raw:
+def _joined(done: list[Done], began_at: float, interrupted: bool) -> Raw:
     records = Recorder()
     samples: dict[str, str] = {}
     reasons = []
     for one in done:
-        records.merge(Recorder.unpacked(one.records))
+        records.merge(one.records)
         samples = {**one.samples, **samples}
         reasons.append(one.stopped_because)
     ended_at = began_at + max((one.seconds for one in done), default=0.0)

@@ -161,7 +161,6 @@ class LoadRun:
                 self,
                 seed=plan.seed,
                 phase=phase,
-                duration=plan.duration,
                 connections=plan.connections,
             )
         self._at_once = _sends_at_once(plan)

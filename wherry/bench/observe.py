@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from wherry.bench.connection import Wire, tls_context
-from wherry.core.api import ConfigError, UnixConnection, WherryError, advice
+from wherry.core.api import ConfigError, KeptConnections, WherryError, advice
 
 
 class Unreachable(WherryError):
@@ -111,15 +111,9 @@ class HttpControl:
         return response.status, body
 
     def _connection(self) -> http.client.HTTPConnection:
-        where = self.address
-        if where.uds is not None:
-            return UnixConnection(where.uds, self.timeout)
-        if where.scheme == "https":
-            context = tls_context(self.ssl_ca, insecure=self.insecure)
-            return http.client.HTTPSConnection(
-                where.host, where.port, timeout=self.timeout, context=context
-            )
-        return http.client.HTTPConnection(where.host, where.port, timeout=self.timeout)
+        https = self.address.scheme == "https"
+        tls = tls_context(self.ssl_ca, insecure=self.insecure) if https else None
+        return KeptConnections(self.address.url, tls).new(self.timeout)
 
 
 PROC = Path("/proc")

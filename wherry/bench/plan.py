@@ -38,25 +38,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True, tag="rate"):
     ramp: float = 0.0
 
 
-class Bursts(msgspec.Struct, frozen=True, kw_only=True, tag="bursts"):
-    """`size` requests at the same moment, every `every` seconds."""
-
-    size: int
-    every: float
-
-
-class Replay(msgspec.Struct, frozen=True, kw_only=True, tag="replay"):
-    """The moments of a recorded trace, seconds from its beginning, ascending."""
-
-    moments: tuple[float, ...]
-
-
-Load = Closed | Rate | Bursts | Replay
-
-
-def is_open(load: Load) -> bool:
-    """Whether requests come at moments of their own, however long answers take."""
-    return not isinstance(load, Closed)
+Load = Closed | Rate
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,10 +63,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 positive |= {"callers": self.load.callers, "loops": self.load.loops}
             case Rate():
                 positive |= {"rate": self.load.rate}
-            case Bursts():
-                positive |= {"size of a burst": self.load.size, "every": self.load.every}
-            case Replay() if not self.load.moments:
-                raise ConfigError("the trace to replay has no requests")
         for name, value in positive.items():
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name} must be above 0, not {value:g}")
@@ -93,8 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 f"a warm-up of {self.warmup:g} s leaves nothing to measure in a duration of"
                 f" {self.duration or 0:g} s"
             )
-        ends_by_itself = isinstance(self.load, Replay) or getattr(self.load, "loops", None)
-        if not ends_by_itself and self.duration is None and self.requests is None:
+        if not (self.duration or self.requests or getattr(self.load, "loops", None)):
             raise ConfigError("say when it ends: a duration or a number of requests")
         return self
 
@@ -125,12 +102,6 @@ def _share(load: Load, part: int, parts: int) -> Load | None:
             return replace(load, callers=callers) if callers else None
         case Rate():
             return replace(load, rate=load.rate / parts)
-        case Bursts():
-            size = load.size // parts + (part < load.size % parts)
-            return replace(load, size=size) if size else None
-        case Replay():
-            moments = load.moments[part::parts]
-            return replace(load, moments=moments) if moments else None
 
 
 def describe(load: Load) -> str:
@@ -145,27 +116,17 @@ def describe(load: Load) -> str:
         case Rate():
             words = f"{load.rate:g} requests/s, {load.arrivals}"
             return words + (f", growing over {load.ramp:g} s" if load.ramp else "")
-        case Bursts():
-            return f"bursts of {load.size} every {load.every:g} s"
-        case Replay():
-            return f"a trace of {len(load.moments)} requests"
 
 
-def moments(load: Rate | Bursts | Replay, *, seed: int = 0, phase: float = 0.0) -> Iterator[float]:
-    """The moments, ascending; endless except for a trace.
+def moments(load: Rate, *, seed: int = 0, phase: float = 0.0) -> Iterator[float]:
+    """The moments, ascending and endless.
 
     `phase` (0 to 1) shifts a constant rate by a part of its interval: several load processes
     take turns.
     """
-    match load:
-        case Rate(arrivals="poisson"):
-            return _poisson(load, random.Random(seed))
-        case Rate():
-            return (_when(n + phase, load) for n in itertools.count())
-        case Bursts():
-            return (n * load.every for n in itertools.count() for _ in range(load.size))
-        case Replay():
-            return iter(load.moments)
+    if load.arrivals == "constant":
+        return (_when(n + phase, load) for n in itertools.count())
+    return _poisson(load, random.Random(seed))
 
 
 def joins(load: Closed) -> list[float]:

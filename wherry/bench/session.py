@@ -8,11 +8,10 @@ from typing import Any
 
 from wherry.bench.connection import Encoded
 from wherry.bench.figures import Interval, MeasuredWindow, Table, figures, timeline, window
-from wherry.bench.load import LoadProcesses, Raw
-from wherry.bench.load_protocol import LoadProgress
+from wherry.bench.load import LoadProcesses, LoadProgress, Raw
 from wherry.bench.objective import silence
 from wherry.bench.observe import Observer, is_here, listener
-from wherry.bench.plan import Closed, Plan
+from wherry.bench.plan import Plan, Rate
 from wherry.bench.report import ClientSide, Point, TargetFacts, number
 from wherry.bench.targets import Target
 
@@ -88,9 +87,7 @@ def measure(
         raw = subject.run(plan.check(), rows, tell, interrupted)
     table = Table.of(raw.records)
     seen = window(table, raw.began_at, raw.ended_at, warmup=plan.warmup, duration=plan.duration)
-    measured = figures(
-        table, seen, open_load=not isinstance(plan.load, Closed), streams=subject.streams
-    )
+    measured = figures(table, seen, open_load=isinstance(plan.load, Rate), streams=subject.streams)
     line = timeline(table, seen)
     _with_server(line, observer, seen)
     point = Point(

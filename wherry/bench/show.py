@@ -14,8 +14,8 @@ from rich.text import Text
 
 from wherry.bench.compare import Change
 from wherry.bench.figures import Spread
-from wherry.bench.load_protocol import LoadProgress
-from wherry.bench.plan import Plan, describe, is_open
+from wherry.bench.load import LoadProgress
+from wherry.bench.plan import Plan, Rate, describe
 from wherry.bench.report import Point, Report, SearchResult, number, shown
 
 #: Width of a table that goes to a file or a pipe.
@@ -114,7 +114,7 @@ def print_report(report: Report, out: Console | None = None) -> None:
     for point in report.points:
         for note in point.notes:
             texts.setdefault(note, []).append(point.label)
-    if any(is_open(point.load) for point in report.points):
+    if any(isinstance(point.load, Rate) for point in report.points):
         texts[CORRECTED] = []
     for note, labels in texts.items():
         where = f" [{'; '.join(labels)}]" if len(report.points) > 1 and any(labels) else ""

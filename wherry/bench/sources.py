@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Protocol
 
 from wherry.bench.connection import LoadConnection
-from wherry.bench.plan import Bursts, Closed, Rate, Replay, joins, moments
+from wherry.bench.plan import Closed, Rate, joins, moments
 
 _CLOCK_MONOTONIC = 1
 _ABSOLUTE = 1
@@ -147,32 +147,31 @@ class Callers:
 
 
 class Arrivals:
-    """Requests start at their moments, on any free connection.
+    """Requests start at their moments, without an end of their own, on any free connection.
 
     One that finds none, with `connections` in flight, waits here; its latency counts from its
     moment all the same.
     """
 
+    exhausted = False
+
     def __init__(
         self,
-        load: Rate | Bursts | Replay,
+        load: Rate,
         sender: Sender,
         *,
         seed: int,
         phase: float,
-        duration: float | None,
         connections: int,
     ) -> None:
         self._sender = sender
         self._moments = moments(load, seed=seed, phase=phase)
-        self._duration = float("inf") if duration is None else duration
         self._connections = connections
-        self.exhausted = False
         self._idle: list[LoadConnection] = []
         self._backlog: deque[float] = deque()
         self._timer: PreciseTimer | None = None
         self._began_at = 0.0
-        self._next: float | None = None
+        self._next = 0.0
 
     @property
     def waiting(self) -> int:
@@ -181,7 +180,7 @@ class Arrivals:
     def begin(self, at: float) -> None:
         self._timer = PreciseTimer(asyncio.get_running_loop(), self._due)
         self._began_at = at
-        self._next = self._moment()
+        self._next = next(self._moments)
         self._due()
 
     def free(self, connection: LoadConnection) -> None:
@@ -210,25 +209,16 @@ class Arrivals:
     def _due(self) -> None:
         """Send what is due, and wake up for the next."""
         now = perf_counter() - self._began_at
-        while self._next is not None and self._next <= now:
+        while self._next <= now:
             if not self._sender.take():
-                self._next = None
-                break
+                self._send_backlog()
+                self._sender.end_if_over()
+                return
             self._backlog.append(self._began_at + self._next)
-            self._next = self._moment()
+            self._next = next(self._moments)
         self._send_backlog()
-        if self._next is None:
-            self._sender.end_if_over()
-        elif self._timer is not None:
+        if self._timer is not None:
             self._timer.set(self._began_at + self._next)
-
-    def _moment(self) -> float | None:
-        """The next moment, if it lies before the end."""
-        moment = next(self._moments, None)
-        if moment is None:
-            self.exhausted = True
-            return None
-        return moment if moment < self._duration else None
 
     def _send_backlog(self) -> None:
         while self._backlog:

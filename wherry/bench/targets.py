@@ -25,8 +25,7 @@ from wherry.bench.observe import (
 from wherry.core.api import ConfigError, ModelDescription, describe
 
 Protocol = Literal[
-    "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "messages", "http",
-    "grpc",
+    "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "http", "grpc"
 ]  # fmt: skip
 
 #: Ends of a URL's path that say which protocol is spoken there.
@@ -37,15 +36,13 @@ PATHS: Final[Mapping[str, Protocol]] = {
     "/chat/completions": "chat",
     "/completions": "completions",
     "/embeddings": "embeddings",
-    "/v1/messages": "messages",
 }
 
-#: Where OpenAI and, for messages, Anthropic have their routes.
+#: Where OpenAI has its routes.
 ROUTES: Final[Mapping[str, str]] = {
     "chat": "/v1/chat/completions",
     "completions": "/v1/completions",
     "embeddings": "/v1/embeddings",
-    "messages": "/v1/messages",
 }
 
 
@@ -61,7 +58,7 @@ class Sending:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     #: V2: numbers as binary tensors.
     binary: bool = True
-    #: OpenAI and Anthropic: stream, and no more tokens than these.
+    #: OpenAI: stream, and no more tokens than these.
     stream: bool = True
     max_tokens: int | None = 128
     method: str | None = None
@@ -118,6 +115,11 @@ def _by_path(path: str) -> Protocol | None:
     for end, protocol in PATHS.items():
         if bare.endswith(end):
             return protocol
+    if bare.endswith("/v1/messages"):
+        raise ConfigError(
+            f"{path}: tokens and errors within Anthropic's streams are not read; measure"
+            " /v1/chat/completions of the same model, or say --protocol http"
+        )
     return "http" if bare and not bare.startswith("/v2") else None
 
 
@@ -299,7 +301,7 @@ def _grpc(where: Address, sending: Sending) -> Target:
     )  # fmt: skip
 
 
-# OpenAI and Anthropic
+# OpenAI
 
 
 def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Protocol) -> Target:
@@ -314,10 +316,7 @@ def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Pr
         draw_text = sending.text or Lengths(low=50, high=400)
         rows, source = inputs.prompts(draw_text, seed=sending.seed), "made-up prompts"
     stream = sending.stream and protocol != "embeddings"
-    more = {"Content-Type": "application/json"}
-    if protocol == "messages":
-        more |= inputs.anthropic_headers(sending.api_key)
-    headers = {**more, **sending.all_headers()}
+    headers = {"Content-Type": "application/json", **sending.all_headers()}
 
     def requests(size: int) -> list[Encoded]:
         if size > 1 and protocol != "embeddings":
@@ -333,8 +332,7 @@ def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Pr
             made.append(inputs.encoded("POST", path, where.name, headers, body, size))
         return made
 
-    words = "anthropic" if protocol == "messages" else "openai"
-    wire = _wire(where, sending, f"{words}_events" if stream else words)
+    wire = _wire(where, sending, "openai_events" if stream else "openai")
     return Target(protocol, where, wire, requests, model, source)
 
 

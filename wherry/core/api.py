@@ -9,7 +9,7 @@ from wherry.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from wherry.core.client import Client as Client
-    from wherry.core.client.connections import UnixConnection as UnixConnection
+    from wherry.core.client.connections import KeptConnections as KeptConnections
     from wherry.core.client.connections import advice as advice
     from wherry.core.client.wire import ModelDescription as ModelDescription
     from wherry.core.client.wire import Tensor as Tensor
@@ -214,7 +214,7 @@ else:
         __name__,
         {
             "client": "Client",
-            "client.connections": "UnixConnection advice",
+            "client.connections": "KeptConnections advice",
             "client.wire": "ModelDescription Tensor by_place describe infer_body",
             "instances.device_errors": "broken_by out_of_memory",
             "instances.devices": ("cpu_instead for_torch gpu_count or_on_cpu try_gpus"),

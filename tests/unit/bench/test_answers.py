@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 
 from tests.costs import assert_linear
 from wherry.bench.answers import (
-    AnthropicEvents,
     OpenAiEvents,
     V2Events,
     WholeAnswer,
-    WholeMessage,
 )
 
 CHAT = (
@@ -103,52 +101,3 @@ def test_reading_events_costs_what_their_bytes_are_worth(unit: bytes, at_once: i
         reader.ended()
 
     assert_linear(read, lambda size: unit * (size // len(unit) + 1), largest=2**18)
-
-
-START = (
-    b'data: {"type":"message_start","message":{"usage":{"input_tokens":7,"output_tokens":1}}}\n\n'
-)
-DELTA = b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}\n\n'
-END = (
-    b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":5}}\n\n'
-    b'data: {"type":"message_stop"}\n\n'
-)
-
-
-def test_a_stream_of_messages_has_its_pieces_and_its_usage() -> None:
-    reader = AnthropicEvents()
-    ping = b'event: ping\ndata: {"type":"ping"}\n\n'
-    thought = DELTA.replace(b"text", b"thinking")
-    signed = DELTA.replace(b'"text":', b'"signature":')
-    for now, data in enumerate((START, ping, thought, DELTA, signed, END)):
-        reader.feed(data, float(now))
-    assert reader.ended() == ""
-    assert (reader.first, reader.gaps) == (2.0, [1.0])
-    assert (reader.tokens_in, reader.tokens_out) == (7, 5)
-
-
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        (START + DELTA, "without message_stop"),
-        (START + END, "without any piece"),
-        (START + b'data: {"type":"error","error":{"message":"overloaded"}}\n\n', "overloaded"),
-        (b"data: {\n\n", "not an Anthropic event"),
-    ],
-)
-def test_a_stream_of_messages_that_is_not_whole_is_an_error(data: bytes, problem: str) -> None:
-    reader = AnthropicEvents()
-    reader.feed(data, 1.0)
-    assert problem in reader.ended()
-
-
-def test_a_whole_message_has_its_usage() -> None:
-    reader = WholeMessage()
-    reader.feed(
-        b'{"type":"message","content":[],"usage":{"input_tokens":3,"output_tokens":4}}', 1.0
-    )
-    assert reader.ended() == ""
-    assert (reader.tokens_in, reader.tokens_out) == (3, 4)
-    refused = WholeMessage()
-    refused.feed(b'{"type":"error","error":{"type":"x","message":"no such model"}}', 1.0)
-    assert refused.ended() == "no such model"

@@ -157,13 +157,6 @@ def recorder(*outcomes: str, start: float = 0.0) -> Recorder:
     return made
 
 
-def test_what_was_packed_is_what_is_unpacked() -> None:
-    before = recorder(OK, "timeout", OK)
-    after = Recorder.unpacked(before.packed())
-    assert after.packed() == before.packed()
-    assert (len(after), after.failures) == (3, 1)
-
-
 def test_merged_recorders_keep_each_others_errors_apart() -> None:
     one, two = recorder("a", OK), recorder("b", "a", OK, start=10)
     one.merge(two)
@@ -173,16 +166,6 @@ def test_merged_recorders_keep_each_others_errors_apart() -> None:
     assert list(table.gaps) == [0, 1, 0, 1, 2]
     assert len(table.gap_seconds) == sum(table.gaps)
     assert one.failures == 3
-
-
-def test_half_of_a_row_is_none_in_a_recorder_that_goes_on() -> None:
-    one, two = Recorder(), recorder(OK, OK)
-    two.gap_seconds.extend([9.0, 9.0])  # of a row that comes next
-    one.merge(two)
-    one.merge(recorder(OK, OK))
-    table = Table.of(one)
-    assert list(table.gap_seconds) == [0.125, 0.125]
-    assert list(table.gaps) == [0, 1, 0, 1]
 
 
 def test_a_server_with_a_new_error_each_time_does_not_fill_the_memory() -> None:

@@ -11,9 +11,8 @@ import wherry
 from wherry.bench.connection import Wire
 from wherry.bench.figures import Table
 from wherry.bench.inputs import encoded
-from wherry.bench.load import LoadFailure, LoadProcesses
-from wherry.bench.load_protocol import Begin, Frames, LoadProgress, StopLoad, ToChild, frame
-from wherry.bench.plan import Bursts, Closed, Plan
+from wherry.bench.load import LoadFailure, LoadProcesses, LoadProgress
+from wherry.bench.plan import Closed, Plan
 from wherry.testing import local_server
 
 pytestmark = pytest.mark.slow
@@ -44,7 +43,7 @@ def test_several_processes_share_a_plan_and_run_one_after_the_other() -> None:
             assert raw.records.failures == 0
             assert len(raw.client) == 2
             assert min(Table.of(raw.records).intended) >= raw.began_at
-        assert load.run(Plan(load=Bursts(size=1, every=9), requests=1), where, REQUESTS).client
+        assert load.run(Plan(load=Closed(callers=1), requests=1), where, REQUESTS).client
     assert told[-1].in_flight == 0
 
 
@@ -80,11 +79,3 @@ def test_a_load_process_that_dies_is_an_error_and_not_a_hang() -> None:
 def test_our_own_mistake_in_a_load_process_comes_with_its_traceback() -> None:
     with LoadProcesses(1) as load, pytest.raises(LoadFailure, match="Traceback"):
         load.run(Plan(load=Closed(callers=1), requests=1), Wire(tls=True, ssl_ca="/no"), REQUESTS)
-
-
-def test_messages_survive_being_cut_anywhere() -> None:
-    data = b"".join(frame(message) for message in (Begin(1.5), StopLoad("x" * 1000), Begin(2.0)))
-    for step in (1, 7, 100, len(data)):
-        frames = Frames(ToChild)
-        found = [m for n in range(0, len(data), step) for m in frames.feed(data[n : n + step])]
-        assert found == [Begin(1.5), StopLoad("x" * 1000), Begin(2.0)]

@@ -18,7 +18,7 @@ from wherry.bench.connection import Encoded, Wire
 from wherry.bench.figures import OK, Table
 from wherry.bench.inputs import encoded
 from wherry.bench.load_run import LoadRun
-from wherry.bench.plan import Bursts, Closed, Load, Plan, Rate, Replay
+from wherry.bench.plan import Closed, Load, Plan, Rate
 
 BODIES = [encoded("POST", "/", "test", {}, b"body %d" % n) for n in range(3)]
 
@@ -125,18 +125,11 @@ def test_requests_that_find_no_free_connection_wait_and_are_charged_for_it() -> 
         await server.seen(1)
         gate.set()
 
-    ran = run(
-        gated, Bursts(size=5, every=60), requests=5, connections=1, during=open_when_all_are_due
-    )
+    ran = run(gated, Rate(rate=1e5), requests=5, connections=1, during=open_when_all_are_due)
     assert ran.outcomes == {OK: 5}
     assert ran.server.connections == 1
-    assert len(set(ran.records.intended)) == 1
+    assert max(ran.records.intended) < sorted(ran.records.sent)[1]
     assert len(set(ran.records.sent)) == 5
-
-
-def test_a_trace_ends_with_its_last_request() -> None:
-    ran = run(ok(), Replay(moments=(0.0, 0.01, 0.01)))
-    assert ran.outcomes == {OK: 3}
 
 
 @pytest.mark.parametrize(
@@ -226,7 +219,7 @@ def test_a_server_that_stalls_gives_timeouts_and_the_run_ends() -> None:
 
 
 def test_a_stalled_server_does_not_hold_the_backlog_of_an_open_load_forever() -> None:
-    ran = run(silence, Bursts(size=10, every=60), requests=10, connections=2, timeout=0.2)
+    ran = run(silence, Rate(rate=1e4), requests=10, connections=2, timeout=0.2)
     assert ran.outcomes == {"timeout": 10}
 
 

@@ -8,12 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherry.bench.plan import (
-    Bursts,
     Closed,
-    Load,
     Plan,
     Rate,
-    Replay,
     describe,
     joins,
     moments,
@@ -27,8 +24,6 @@ from wherry.core.values.errors import ConfigError
         (Plan(load=Closed(callers=0), duration=1), "callers"),
         (Plan(load=Rate(rate=0), duration=1), "rate"),
         (Plan(load=Rate(rate=float("inf")), duration=1), "rate"),
-        (Plan(load=Bursts(size=1, every=0), duration=1), "every"),
-        (Plan(load=Replay(moments=())), "trace"),
         (Plan(load=Closed(callers=1), duration=1, warmup=1), "warm-up"),
         (Plan(load=Closed(callers=1), duration=1, timeout=0), "timeout"),
         (Plan(load=Closed(callers=1)), "when it ends"),
@@ -40,8 +35,8 @@ def test_a_plan_that_cannot_be_run_says_why(plan: Plan, wrong: str) -> None:
         plan.check()
 
 
-@pytest.mark.parametrize("load", [Closed(callers=1, loops=3), Replay(moments=(0.0, 1.0))])
-def test_loops_and_traces_end_by_themselves(load: Load) -> None:
+def test_loops_end_by_themselves() -> None:
+    load = Closed(callers=1, loops=3)
     assert Plan(load=load).check().load == load
 
 
@@ -56,18 +51,10 @@ def test_the_shares_of_all_processes_are_the_whole(callers: int, requests: int, 
     assert len({share.seed for share in shares}) == len(shares)
 
 
-def test_open_loads_are_shared_by_rate_size_and_moment() -> None:
-    def loads(load: Load) -> list[Load]:
-        plan = Plan(load=load, duration=1)
-        return [s.load for n in range(2) if (s := plan.share(n, 2)) is not None]
-
-    assert loads(Rate(rate=10.0)) == [Rate(rate=5.0)] * 2
-    assert loads(Bursts(size=3, every=1)) == [Bursts(size=2, every=1), Bursts(size=1, every=1)]
-    assert loads(Bursts(size=1, every=1)) == [Bursts(size=1, every=1)]
-    assert loads(Replay(moments=(0.0, 1.0, 2.0))) == [
-        Replay(moments=(0.0, 2.0)),
-        Replay(moments=(1.0,)),
-    ]
+def test_an_open_load_is_shared_by_its_rate() -> None:
+    plan = Plan(load=Rate(rate=10.0), duration=1)
+    loads = [share.load for n in range(2) if (share := plan.share(n, 2)) is not None]
+    assert loads == [Rate(rate=5.0)] * 2
 
 
 def test_loads_describe_themselves() -> None:
@@ -76,11 +63,9 @@ def test_loads_describe_themselves() -> None:
         "8 callers, thinking 0.5 s, joining over 2 s"
     )
     assert describe(Rate(rate=100, ramp=5)) == "100 requests/s, poisson, growing over 5 s"
-    assert describe(Bursts(size=5, every=2)) == "bursts of 5 every 2 s"
-    assert describe(Replay(moments=(0.0,))) == "a trace of 1 requests"
 
 
-def first(count: int, load: Rate | Bursts | Replay, **options: float) -> list[float]:
+def first(count: int, load: Rate, **options: float) -> list[float]:
     return list(itertools.islice(moments(load, **options), count))  # type: ignore[arg-type]
 
 
@@ -117,14 +102,6 @@ def test_moments_never_go_back(rate: float, ramp: float, arrivals: str) -> None:
     found = first(50, load)
     assert found == sorted(found)
     assert found[0] >= 0
-
-
-def test_a_burst_starts_at_one_moment() -> None:
-    assert first(5, Bursts(size=2, every=0.5)) == [0, 0, 0.5, 0.5, 1.0]
-
-
-def test_a_trace_is_replayed_as_it_was_and_ends() -> None:
-    assert first(9, Replay(moments=(0.0, 0.3, 0.3, 9.0))) == [0.0, 0.3, 0.3, 9.0]
 
 
 def test_callers_join_one_by_one_over_the_ramp() -> None:

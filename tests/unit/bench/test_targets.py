@@ -11,13 +11,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import wherry
 from wherry.bench.inputs import Lengths
 from wherry.bench.observe import Unreachable, address
-from wherry.bench.targets import Protocol, Sending, find
+from wherry.bench.targets import Sending, find
 from wherry.core.values.errors import ConfigError
 from wherry.testing import local_server
 
@@ -124,18 +123,11 @@ def test_an_openai_server_is_known_by_its_models() -> None:
             target.requests(2)
 
 
-@pytest.mark.parametrize(("path", "protocol"), [("/v1/messages", None), ("", "messages")])
-def test_messages_are_sent_as_anthropics_client_does(path: str, protocol: Protocol | None) -> None:
-    with pages({"/v1/models": {"data": [{"id": "llm"}]}}) as url:
-        target = find(url + path, Sending(protocol=protocol, api_key="k", max_tokens=9))
-        assert (target.protocol, target.wire.reads) == ("messages", "anthropic_events")
-        head, _, body = target.requests(1)[0].data.partition(b"\r\n\r\n")
-        assert head.startswith(b"POST /v1/messages HTTP/1.1\r\n")
-        assert b"\r\nX-Api-Key: k" in head
-        assert b"\r\nAnthropic-Version: " in head
-        sent = msgspec.json.decode(body)
-        assert (sent["model"], sent["max_tokens"], sent["stream"]) == ("llm", 9, True)
-        assert find(url + path, Sending(protocol=protocol, stream=False)).wire.reads == "anthropic"
+def test_anthropics_streams_are_not_taken_for_whole_answers() -> None:
+    with pages({}) as url:
+        with pytest.raises(ConfigError, match="/v1/chat/completions"):
+            find(f"{url}/v1/messages", Sending())
+        assert find(f"{url}/v1/messages", Sending(protocol="http")).wire.reads == "status"
 
 
 def test_anything_else_is_a_plain_url(tmp_path: Path) -> None:

@@ -44,11 +44,6 @@ def _rates(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
 
 
-def _burst(text: str) -> tuple[int, float]:
-    size, _, every = text.partition("/")
-    return int(size), seconds(every)
-
-
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, _, shape = text.partition("=")
     return name, tuple(int(part) for part in shape.split(","))
@@ -93,7 +88,6 @@ KINDS: Final[Mapping[str | None, tuple[Callable[[str], Any], str]]] = {
     "SECONDS": (seconds, "0.5, 200ms or 5s"),
     "N,..": (counts, "8, 1,4,16 or 1..64"),
     "R,..": (_rates, "100 or 50,100"),
-    "N/SECONDS": (_burst, "50/2s"),
     "NAME=N,..": (_shape, "pixels=3,224,224"),
     "NAME=V,..": (_choices, "max_batch_size=8,16,32"),
     "NAME:VALUE": (_header, "X-Tenant:blue"),
@@ -124,8 +118,7 @@ INT: Final = {"type": int}
 FLOAT: Final = {"type": float}
 REPEATED: Final = {"action": "append"}
 PROTOCOLS: Final = (
-    "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "messages", "http",
-    "grpc",
+    "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "http", "grpc"
 )  # fmt: skip
 
 GROUPS: Final = {
@@ -136,7 +129,7 @@ GROUPS: Final = {
         Flag("--inputs", "rows: a JSONL or text file, file.py:function, or a folder or pattern of"
              " files, such as images", "PATH"),
         Flag("--rows", "rows per request [1]", "N,..", "1"),
-        Flag("--length", "generated texts: 300, 100-800, 5-120w, normal:300,80", "L"),
+        Flag("--length", "generated texts: 300, 100-800, 5-120w", "L"),
         Flag("--shape", "a row's shape, for generated tensors", "NAME=N,..", [], REPEATED),
         Flag("--json-tensors", "V2: send numbers as JSON, not as binary tensors"),
         Flag("--max-tokens", "OpenAI [128]", "N", 128, INT),
@@ -154,9 +147,6 @@ GROUPS: Final = {
         Flag("--ramp", "callers join, or the rate grows, over this time", "SECONDS"),
         Flag("--rate", "requests/s, regardless of how long answers take", "R,.."),
         Flag("--arrivals", "[poisson]", None, "poisson", {"choices": ("poisson", "constant")}),
-        Flag("--burst", "N requests at once, every SECONDS", "N/SECONDS"),
-        Flag("--replay", "a trace: one time (seconds) per line", "PATH"),
-        Flag("--speed", "replay speed: 2 is twice as fast", "X", 1.0, FLOAT),
         Flag("--duration", "duration of each run [5s]", "SECONDS"),
         Flag("--requests", "stop after this many in total", "N", None, INT),
         Flag("--loops", "stop after this many per caller", "N", None, INT),

@@ -6,7 +6,6 @@ import argparse
 import itertools
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ import msgspec
 from wherry.bench.cli.flags import GROUPS, KINDS, REPEATED
 from wherry.bench.inputs import lengths
 from wherry.bench.objective import Objective
-from wherry.bench.plan import Bursts, Closed, Load, Plan, Rate, Replay
+from wherry.bench.plan import Closed, Load, Plan, Rate
 from wherry.bench.targets import Sending
 from wherry.core.api import ConfigError
 from wherry.server.api import PREFIX
@@ -98,7 +97,7 @@ def _sending(args: argparse.Namespace) -> Sending:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    counted = args.requests is not None or args.loops is not None or args.replay
+    counted = args.requests is not None or args.loops is not None
     duration, warmup = args.duration, args.warmup
     if duration is None and not counted:
         duration = DEFAULT_DURATION
@@ -117,51 +116,16 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 def _loads(args: argparse.Namespace, caller: Load) -> list[tuple[dict[str, Any], Load]]:
     ramp = args.ramp or 0.0
-    kinds = [f"--{name}" for name in ("rate", "burst", "replay") if getattr(args, name)]
-    if args.callers and kinds:
-        raise ConfigError(f"--callers and {kinds[0]} are two kinds of load: choose one")
-    if len(kinds) > 1:
-        raise ConfigError(f"{' and '.join(kinds)} are two kinds of load: choose one")
-    if kinds and (args.loops is not None or args.think):
-        raise ConfigError(f"--loops and --think are for callers, not for {kinds[0]}")
     if args.rate:
+        if args.callers:
+            raise ConfigError("--callers and --rate are two kinds of load: choose one")
+        if args.loops is not None or args.think:
+            raise ConfigError("--loops and --think are for callers, not for --rate")
         return [({"rate": r}, Rate(rate=r, arrivals=args.arrivals, ramp=ramp)) for r in args.rate]
-    if args.burst:
-        size, every = args.burst
-        return [({"burst": f"{size}/{every:g}s"}, Bursts(size=size, every=every))]
-    if args.replay:
-        return [({"replay": Path(args.replay).name}, replay(args.replay, args.speed))]
     return [
         ({"callers": n}, msgspec.structs.replace(caller, callers=n, ramp=ramp))
         for n in args.callers or DEFAULT_CALLERS
     ]
-
-
-def replay(path: str, speed: float = 1.0) -> Replay:
-    """The moments of a trace: a number a line, or a JSON object with `intended`, `timestamp` or
-    `at` (our own JSONL is one). The first is the beginning."""
-    if not speed > 0:
-        raise ConfigError(f"--speed must be above 0, not {speed:g}")
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--replay {path}: {error}") from None
-    moments = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            value = msgspec.json.decode(line)
-            if isinstance(value, dict):
-                value = next(value[k] for k in ("intended", "timestamp", "at") if k in value)
-            moments.append(float(value))
-        except (msgspec.DecodeError, StopIteration, TypeError, ValueError):
-            raise ConfigError(
-                f"--replay {path}, line {number}: expected a number of seconds, or an object with"
-                " `intended`, `timestamp` or `at`"
-            ) from None
-    moments.sort()
-    return Replay(moments=tuple((m - moments[0]) / speed for m in moments))
 
 
 def _objective(args: argparse.Namespace) -> Objective:

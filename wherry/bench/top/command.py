@@ -11,10 +11,9 @@ import select
 import signal
 import sys
 import termios
-import threading
 import time
 import tty
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, Final
 
@@ -35,67 +34,51 @@ from wherry.core.api import (
 )
 from wherry.server.api import client_of, print_line
 
+
+@contextlib.contextmanager
+def single_keys() -> Iterator[int | None]:
+    """Have the terminal hand over keys one by one and without echo: its file, if stdin is one.
+    SIGTERM and SIGHUP end the block as an exception does, so that the terminal is left as it was.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    terminal = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+    before = None if terminal is None else termios.tcgetattr(terminal)
+    handlers = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        if terminal is not None:
+            tty.setcbreak(terminal)
+        yield terminal
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if terminal is not None and before is not None:
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
 #: What ends the program when the terminal is gone.
 GONE = "q"
 
 
-class Keys:
-    """The terminal's keys, one by one and without echo, inside the `with` block. SIGTERM and SIGHUP
-    end the block as an exception does, so that the terminal is left as it was.
-
-    For the main thread; `wake` may be called from any.
-    """
-
-    def __enter__(self) -> Keys:
-        self._terminal = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
-        self._woken, self._wakes = os.pipe()
-        os.set_blocking(self._wakes, False)
-        if self._terminal is not None:
-            self._before = termios.tcgetattr(self._terminal)
-            tty.setcbreak(self._terminal)
-        self._handlers: dict[int, Any] = {
-            number: signal.signal(number, self._end) for number in (signal.SIGTERM, signal.SIGHUP)
-        }
-        self._handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, self._resized)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        if self._terminal is not None:
-            termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._before)
-        os.close(self._woken)
-        os.close(self._wakes)
-
-    def wake(self) -> None:
-        """Have `typed` return."""
-        with contextlib.suppress(OSError):  # it is awake, or gone
-            os.write(self._wakes, b"!")
-
-    def typed(self) -> str:
-        """Wait for keys, or for `wake`, or for another size of the terminal. "" without a key."""
-        files = [self._woken] + ([] if self._terminal is None else [self._terminal])
-        ready, _, _ = select.select(files, [], [])
-        if self._woken in ready:
-            os.read(self._woken, 4096)
-        if self._terminal is None or self._terminal not in ready:
-            return ""
-        try:
-            keys = os.read(self._terminal, 1024)
-        except OSError:
-            return GONE
-        # An arrow or a function key is not a letter.
-        return "" if keys.startswith(b"\x1b") else keys.decode("ascii", "replace") or GONE
-
-    def _resized(self, number: int, frame: FrameType | None) -> None:
-        self.wake()
-
-    def _end(self, number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+def typed(terminal: int | None, wait: float) -> str:
+    """The keys that are typed within so many seconds; "" if none is."""
+    files = [] if terminal is None else [terminal]
+    if not select.select(files, [], [], max(0.0, wait))[0] or terminal is None:
+        return ""
+    try:
+        keys = os.read(terminal, 1024)
+    except OSError:
+        return GONE
+    # An arrow or a function key is not a letter.
+    return "" if keys.startswith(b"\x1b") else keys.decode("ascii", "replace") or GONE
 
 
 #: Seconds between two looks, at least and if nothing else is said.
 LEAST, EVERY = 0.1, 1.0
+#: Seconds until a terminal of another size is drawn anew.
+REDRAW: Final = 0.5
 #: Seconds for an answer.
 POLL_TIMEOUT: Final = 5.0
 #: Characters of a line where it goes to a file or a pipe.
@@ -171,68 +154,31 @@ def _print(console: Console, lines: Sequence[Text]) -> None:
 
 def _watch(client: Client, console: Console, every: float, sort: str) -> None:
     """Until `q`, Ctrl-C or a signal."""
-    feed = Feed(client, look(client))  # what is wrong from the start ends the program
+    shown = look(client)  # what is wrong from the start ends the program
+    looked_at, looks_at, trouble = time.monotonic(), time.monotonic() + every, ""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
-    with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
-        feed.start(every, keys.wake)
-        try:
-            while True:
-                polled, trouble = feed.latest()
-                lines = screen(
-                    polled, url=client.url, width=console.width, height=console.height, sort=sort,
-                    trouble=trouble, keys=True,
-                )  # fmt: skip
-                live.update(Group(*[_with_end(one) for one in lines]), refresh=True)
-                for key in keys.typed():
-                    if key in ("q", "Q"):
-                        return
-                    sort = key if key in SORTS else sort
-        finally:
-            feed.stop()
+    with single_keys() as terminal, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            lines = screen(
+                shown, url=client.url, width=console.width, height=console.height, sort=sort,
+                trouble=trouble, keys=True,
+            )  # fmt: skip
+            live.update(Group(*[_with_end(one) for one in lines]), refresh=True)
+            for key in typed(terminal, min(looks_at - time.monotonic(), REDRAW)):
+                if key in ("q", "Q"):
+                    return
+                sort = key if key in SORTS else sort
+            if time.monotonic() < looks_at:
+                continue
+            try:
+                shown, looked_at, trouble = look(client, shown), time.monotonic(), ""
+            except (WherryError, OSError, http.client.HTTPException, msgspec.MsgspecError) as wrong:
+                ago = duration(time.monotonic() - looked_at)
+                trouble = f"no answer for {ago}: {str(wrong) or type(wrong).__name__}; trying again"
+            looks_at = time.monotonic() + every
 
 
 def _with_end(text: Text) -> Text:
     text.end = "\n"
     return text
-
-
-class Feed:
-    """Looks at a server again and again, from a thread of its own."""
-
-    def __init__(self, client: Client, first: Snapshot) -> None:
-        self._client = client
-        self._lock = threading.Lock()
-        self._latest = first
-        self._at = time.monotonic()
-        self._error = ""
-        self._ended = threading.Event()
-
-    def start(self, every: float, polled: Callable[[], None]) -> None:
-        """Snapshot each `every` seconds, and call `polled` after each look, from the thread."""
-        # A daemon: an answer that does not come must not keep the program.
-        threading.Thread(target=self._run, args=(every, polled), daemon=True, name="top").start()
-
-    def stop(self) -> None:
-        self._ended.set()
-
-    def latest(self) -> tuple[Snapshot, str]:
-        """The last numbers, and why there are no newer ones."""
-        with self._lock:
-            if not self._error:
-                return self._latest, ""
-            ago = duration(time.monotonic() - self._at)
-            return self._latest, f"no answer for {ago}: {self._error}; trying again"
-
-    def _run(self, every: float, polled: Callable[[], None]) -> None:
-        while not self._ended.wait(every):
-            try:
-                found, error = look(self._client, self._latest), ""
-            except (WherryError, OSError, http.client.HTTPException, msgspec.MsgspecError) as wrong:
-                found, error = self._latest, str(wrong) or type(wrong).__name__
-            with self._lock:
-                self._error = error
-                if not error:
-                    self._latest, self._at = found, time.monotonic()
-            if not self._ended.is_set():
-                polled()

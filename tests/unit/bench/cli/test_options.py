@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from wherry.bench.cli.flags import counts, seconds
-from wherry.bench.cli.options import BenchOptions, replay
-from wherry.bench.plan import Bursts, Closed, Rate, Replay
-from wherry.core.values.errors import ConfigError
+from wherry.bench.cli.options import BenchOptions
+from wherry.bench.plan import Closed, Rate
 from wherry.server.cli import parser
 
 
@@ -30,16 +27,11 @@ def test_count_modes_measure_every_request() -> None:
     assert asked("--requests", "100").plan.requests == 100
 
 
-def test_open_loads_are_rates_bursts_and_traces(tmp_path: Path) -> None:
-    trace = tmp_path / "t.jsonl"
-    trace.write_text('{"intended": 12.0}\n10\n{"timestamp": 11}\n')
+def test_open_loads_are_rates() -> None:
     assert asked("--rate", "50,1e3", "--ramp", "2").loads == [
         ({"rate": 50.0}, Rate(rate=50, ramp=2)),
         ({"rate": 1000.0}, Rate(rate=1000, ramp=2)),
     ]
-    assert asked("--burst", "20/200ms").loads[0][1] == Bursts(size=20, every=0.2)
-    assert asked("--replay", str(trace)).loads[0][1] == Replay(moments=(0, 1, 2))
-    assert replay(str(trace), speed=2) == Replay(moments=(0, 0.5, 1))
 
 
 def test_settings_are_swept_in_all_combinations() -> None:
@@ -62,9 +54,3 @@ def test_counts_are_lists_or_double() -> None:
     assert counts("1..64") == [1, 2, 4, 8, 16, 32, 64]
     assert counts("3..10") == [3, 6, 10]
     assert counts("5..5") == [5]
-
-
-def test_a_trace_with_a_wrong_line_names_it(tmp_path: Path) -> None:
-    (tmp_path / "t").write_text('1\n{"x": 2}\n')
-    with pytest.raises(ConfigError, match="line 2"):
-        replay(str(tmp_path / "t"))
