@@ -140,48 +140,41 @@ __all__ = [
     "split_text",
 ]
 
-_DATATYPES = [name for name in __all__ if name[-1].isdigit() or name in ("BOOL", "BYTES")]
-
-#: Where each name lives; those left out are errors.
+#: Where each name lives, in this package; those left out are errors.
 _HOMES = {
-    **dict.fromkeys(_DATATYPES, "wherry.core.values.datatypes"),
-    **dict.fromkeys(
-        ("Audio", "AudioSpec", "File", "FileSpec", "ImageSpec"), "wherry.core.values.media"
-    ),
-    "Client": "wherry.core.client",
-    "Device": "wherry.core.models.model",
-    "Image": "wherry.core.values.image_bytes",
-    "InstanceGroup": "wherry.core.models.config",
-    "Model": "wherry.core.models.model",
-    "ModelConfig": "wherry.core.models.config",
-    "ModelSettings": "wherry.core.models.settings",
-    "Runtime": "wherry.core.runtime.runtime",
-    **dict.fromkeys(
-        ("QueuePolicy", "SequenceBatching", "SequenceControl", "SequenceState"),
-        "wherry.core.models.config",
-    ),
-    "SequenceStep": "wherry.core.values.request",
-    "Server": "wherry.server.server",
-    "Step": "wherry.core.models.step_model",
-    "StepModel": "wherry.core.models.step_model",
-    "asgi": "wherry.server.asgi",
-    "gather": "wherry.core.pipelines.pipeline",
-    "in_order": "wherry.core.pipelines.pipeline",
-    "model": "wherry.core.models.model",
-    "pipeline": "wherry.core.models.model",
-    "progress": "wherry.core.observability.progress",
-    "split_text": "wherry.core.pipelines.pipeline",
+    name: home
+    for home, names in {
+        "core.client": "Client",
+        "core.models.config": "InstanceGroup ModelConfig QueuePolicy SequenceBatching"
+        " SequenceControl SequenceState",
+        "core.models.model": "Device Model model pipeline",
+        "core.models.settings": "ModelSettings",
+        "core.models.step_model": "Step StepModel",
+        "core.observability.progress": "progress",
+        "core.pipelines.pipeline": "gather in_order split_text",
+        "core.runtime.runtime": "Runtime",
+        "core.values.datatypes": "BF16 BOOL BYTES FP16 FP32 FP64 INT8 INT16 INT32 INT64 UINT8"
+        " UINT16 UINT32 UINT64",
+        "core.values.image_bytes": "Image",
+        "core.values.media": "Audio AudioSpec File FileSpec ImageSpec",
+        "core.values.request": "SequenceStep",
+        "server.asgi": "asgi",
+        "server.server": "Server",
+    }.items()
+    for name in names.split()
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        import difflib
+        import sys
 
-        close = difflib.get_close_matches(name, __all__, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
-        raise AttributeError(f"module 'wherry' has no attribute {name!r}{meant}")
-    value = getattr(importlib.import_module(_HOMES.get(name, "wherry.core.values.errors")), name)
+        # With these two Python says which name is near.
+        module = sys.modules[__name__]
+        raise AttributeError(f"module 'wherry' has no attribute {name!r}", name=name, obj=module)
+    value = getattr(
+        importlib.import_module(f"wherry.{_HOMES.get(name, 'core.values.errors')}"), name
+    )
     globals()[name] = value
     return value
 

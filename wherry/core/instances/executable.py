@@ -31,7 +31,6 @@ from wherry.core.instances.own_rows import gather_rows
 from wherry.core.instances.reruns import Reruns, Sent
 from wherry.core.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.core.models.config import ModelConfig
-from wherry.core.models.defaults import default_rows
 from wherry.core.models.model import Device, Model, load_on
 from wherry.core.models.row_types import WrongRow, converter
 from wherry.core.models.rows import columns_of_row
@@ -410,7 +409,8 @@ def _caller(
     device: Callable[[], str],
 ) -> Callable[[Columns, int], Any]:
     """A function that calls the model's code with columns of so many rows."""
-    defaults = default_rows(execute, signature.inputs, row_wise=signature.row_wise)
+    # Of what did not come as a request: rows that run in their callers' threads, warm-ups.
+    defaults = {} if signature.row_wise else signature.defaults
     converters = [
         (spec.name, convert)
         for spec in signature.inputs
@@ -445,7 +445,7 @@ def _caller(
                 columns[name] = convert(columns[name])
         for name, default in defaults.items():
             if name not in columns:
-                columns[name] = default(rows)
+                columns[name] = [default] * rows
         return call(columns, rows)
 
     return call_with_converted if converters or defaults else call

@@ -8,19 +8,12 @@ numpy's `NDArray` is one with numpy 2.5 (Python 3.12 and later), else a plain ge
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import enum
 import inspect
-import pathlib
 import types
 import typing
-import uuid
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Final, Union, get_args, get_origin
 
 import msgspec
-import numpy as np
 
 
 def hints_of(annotated: Any) -> dict[str, Any]:
@@ -70,25 +63,12 @@ def _with_arguments(alias: Any, arguments: tuple[Any, ...]) -> Any:
     return value[tuple(type_arguments.get(parameter, parameter) for parameter in parameters)]
 
 
-#: Packages with arrays of their own, by what leads from numpy and back.
-_FROM_NUMPY: Final = {
-    "torch": "torch.from_numpy(x), y.numpy()",
-    "tensorflow": "tf.constant(x), y.numpy()",
-    "jax": "jnp.asarray(x), np.asarray(y)",
-    "jaxlib": "jnp.asarray(x), np.asarray(y)",
-    "cupy": "cupy.asarray(x), y.get()",
-    "paddle": "paddle.to_tensor(x), y.numpy()",
-}
 _KINDS: Final = (
     "use list[str], list[bytes], list[int], list[float], list[bool], list[dict], each also without"
-    " list[] for one row a call, a dataclass, or Annotated[np.ndarray, wherry.FP32[...]]"
+    " list[] for one row a call; a dataclass, also with dates, enums and literals; Sequence[str]"
+    " for a list in one row; wherry.File for a path; Annotated[np.ndarray, wherry.FP32[...]] for"
+    " arrays; Iterator[list[str]] for a stream"
 )
-_TABLES: Final = ("pandas", "polars", "pyarrow")
-_OF_A_FIELD: Final = (
-    enum.Enum, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, decimal.Decimal
-)  # fmt: skip
-#: Numbers of numpy by the Python type that a single one of them is annotated with.
-_NUMBERS: Final = {"i": "int", "u": "int", "f": "float", "b": "bool"}
 
 
 def shown(hint: Any) -> str:
@@ -96,43 +76,14 @@ def shown(hint: Any) -> str:
 
 
 def remedy(element: Any, in_list: bool) -> str:
-    """What to write for `element`, or for a list of it, or why there is no such thing."""
-
-    def column(of: str) -> str:
-        return f"list[{of}]" if in_list else of
-
-    origin = get_origin(element) or element
-    kind = origin if isinstance(origin, type) else object
-    package = kind.__module__.partition(".")[0]
-    if package in _FROM_NUMPY:
-        ways = _FROM_NUMPY[package]
-        return f"write Annotated[np.ndarray, wherry.FP32[384]], and in the code {ways}"
-    if package in _TABLES:
-        return f"write a parameter for each column of the table, or {column('dict')}"
-    if issubclass(kind, np.generic):
-        number = _NUMBERS.get(np.dtype(kind).kind) if kind in np.sctypeDict.values() else None
-        name = np.dtype(kind).name.upper().replace("FLOAT", "FP") if number else ""
-        return f"write Annotated[{column(number)}, wherry.{name}]" if number else _KINDS
-    if origin in (Union, types.UnionType):
-        if type(None) not in get_args(element):
-            return f"an input has one type; write {column('dict')}, or {column('str')}"
-        inner = next(one for one in get_args(element) if one is not type(None))
-        optional = f"{column(shown(inner))} | None = None"
-        return f"a row is always there; an input that may be left out is {optional}"
-    if origin is Literal or issubclass(kind, _OF_A_FIELD) or hasattr(kind, "_fields"):
-        return f"write {column('str')}, or a dataclass with such a field, which is checked"
-    if issubclass(kind, pathlib.PurePath):
-        return f"write {column('wherry.File')}: a client's files are not here"
-    if issubclass(kind, bytearray | memoryview):
-        return f"write {column('bytes')}"
-    if issubclass(kind, Iterator | AsyncIterable):
-        return f"say what it yields: {kind.__name__}[list[str]]"
-    if issubclass(kind, Mapping):
-        return f"write {column('dict')}"
-    if issubclass(kind, Iterable) and kind is not str:
-        inside = shown(get_args(element)[0]) if get_args(element) else "int"
-        return f"write {column(f'Sequence[{inside}]')}"
-    return _KINDS
+    """What to write for `element`, or for a list of it."""
+    if get_origin(element) not in (Union, types.UnionType):
+        return _KINDS
+    if type(None) not in get_args(element):
+        return "an input has one type; write dict, or str, and check it in the code"
+    inner = shown(next(one for one in get_args(element) if one is not type(None)))
+    optional = f"list[{inner}]" if in_list else inner
+    return f"a row is always there; an input that may be left out is {optional} | None = None"
 
 
 def is_constraint(extra: Any) -> bool:

@@ -28,7 +28,6 @@ from typing import (
 
 from wherry.core.models.changes import AttributeChanges, State, changes, class_attributes, states
 from wherry.core.models.config import FIELDS, ModelConfig, model_config
-from wherry.core.models.defaults import Rows, default_rows
 from wherry.core.models.host_weights import move_weights
 from wherry.core.models.rows import with_checked_samples
 from wherry.core.models.settings import FunctionSettings, ModelSettings, SettingAttributes
@@ -401,12 +400,10 @@ class FunctionModel(Model, Generic[P, R]):
         return self.function(*args, **kwargs)
 
     @functools.cached_property
-    def _filled(self) -> Mapping[str, Rows]:
-        """Columns whose default is a row, which stands for each row."""
+    def _filled(self) -> Mapping[str, Any]:
+        """Columns with a default for each row."""
         signature = self.signature()
-        if signature.row_wise:
-            return {}
-        return default_rows(self.function, signature.inputs, row_wise=False)
+        return {} if signature.row_wise else signature.defaults
 
     def _fill(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
@@ -414,9 +411,9 @@ class FunctionModel(Model, Generic[P, R]):
             rows = len(next(iter(passed.values()), ()))
         except TypeError:  # the call itself says what is wrong with it
             return
-        for name, make in self._filled.items():
+        for name, default in self._filled.items():
             if name not in passed:
-                kwargs[name] = make(rows)
+                kwargs[name] = [default] * rows
 
     if TYPE_CHECKING:
 

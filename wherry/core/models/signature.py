@@ -82,6 +82,11 @@ class Signature:
         inputs = tuple(replace(spec, library="") for spec in self.inputs)
         return replace(self, inputs=inputs)
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What stands for a row of inputs that may be left out, by their names."""
+        return {spec.name: spec.default for spec in self.inputs if spec.default is not None}
+
     def input(self, name: str) -> TensorSpec | None:
         return next((spec for spec in self.inputs if spec.name == name), None)
 
@@ -110,6 +115,8 @@ def read_signature(
         hints["return"] = without_aliases(returns)
     inputs, found = _inputs(function, hints, model)
     by_row = found is True or (found is None and one_row)
+    if not by_row:
+        _check_defaults(function, inputs, model)
     if one_row and not by_row:
         raise ConfigError(
             f"model {model!r} takes one row: annotate single values (text: str), not columns;"
@@ -181,6 +188,20 @@ def _inputs(
             f" make all of them columns, or none: {_LIST_IN_A_ROW}"
         )
     return tuple(inputs), next(iter(row_wise), None)
+
+
+def _check_defaults(function: Callable[..., Any], inputs: Sequence[TensorSpec], model: str) -> None:
+    """ConfigError for the default of a column that is not one for each row."""
+    parameters = inspect.signature(function).parameters
+    for spec in inputs:
+        default = parameters[spec.name].default
+        is_nothing = default is None or (isinstance(default, list | tuple) and not default)
+        if spec.optional and spec.default is None and not is_nothing:
+            raise ConfigError(
+                f"model {model!r}: parameter {spec.name!r}: the default of a column is None, or a"
+                f" number, text or bytes for each row, not {default!r}; write None, and fill it in"
+                " the code"
+            )
 
 
 def _unwrap_stream(hint: Any) -> tuple[Any, bool, bool]:

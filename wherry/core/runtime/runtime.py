@@ -7,10 +7,8 @@ have no private door.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import time
-import warnings
 import weakref
 from collections.abc import (
     AsyncGenerator,
@@ -39,33 +37,6 @@ from wherry.core.runtime.registry import Registry
 from wherry.core.runtime.shared_cache import cache_of
 from wherry.core.values.execution import Failure
 from wherry.core.values.request import Columns, InferResponse, SequenceStep
-
-#: With the names of their models. Module state, as it concerns the end of the whole process.
-_open: weakref.WeakKeyDictionary[object, Sequence[str]] = weakref.WeakKeyDictionary()
-
-
-def opened(one: object, names: Sequence[str]) -> None:
-    """Warn at the program's end if `closed(one)` was not called before. Not in forked children."""
-    _open[one] = names
-
-
-def closed(one: object) -> None:
-    _open.pop(one, None)
-
-
-def _tell() -> None:
-    for names in _open.values():
-        warnings.warn(
-            f"a Runtime ({', '.join(names)}) was not closed: its threads, workers and memory stayed"
-            " until the end; use `with wherry.Runtime(...)`, or call close()",
-            ResourceWarning,
-            stacklevel=2,
-        )
-
-
-atexit.register(_tell)
-if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork
-    os.register_at_fork(after_in_child=_open.clear)
 
 
 class Forkable(Protocol):
@@ -167,7 +138,6 @@ class Runtime:
         except BaseException:
             self.close()
             raise
-        opened(self, _names_of(self._to_load))
         self.expect_no_more(_names_of(self._to_load))
         self._to_load = ()
         return self
@@ -228,7 +198,6 @@ class Runtime:
         while models load. Does nothing in a forked child."""
         if self.registry.is_a_copy:
             return
-        closed(self)
         self.registry.close(timeout)
         for part in (self.residency, self.ports, self._pipeline_thread, self._timer, self.cache):
             if part is not None:

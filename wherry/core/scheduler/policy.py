@@ -61,24 +61,19 @@ class Scheduler(Protocol):
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
         """Take a request in; False if the queue is full."""
-        ...
 
     def requeue(self, request: InferRequest, now: float, *, alone: bool) -> None:
         """Take back a request whose worker died: with its batch, then it runs `alone` from now on,
         or before its batch ran, then it comes first again."""
-        ...
 
     def cancel(self, request: InferRequest) -> bool:
         """Forget a waiting request; False if it does not wait here."""
-        ...
 
     def expire(self, now: float) -> Sequence[InferRequest]:
         """Give up the unanswered requests, waiting or running, whose deadline has passed."""
-        ...
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do, at the earliest."""
-        ...
 
     def next_action(self, now: float, instance: int = 0, *, ahead: bool = False) -> Action:
         """Decide for this free instance. Call again after each `Dispatch`, for another one.
@@ -87,39 +82,31 @@ class Scheduler(Protocol):
         `ahead`: for an instance that runs others. Then only a full batch is dispatched: waiting
         would neither add to it nor let another one come before it.
         """
-        ...
 
     def reschedule(self, request: InferRequest, now: float) -> bool:
         """Queue a request again that its model wants to run once more (iterative sequences), and
         whose batch is about to be `finished`; False if that cannot be."""
-        ...
 
     def broken(self) -> Sequence[tuple[InferRequest, WherryError]]:
         """Forget and return the steps that will never run since an earlier one did not, and
         why. Ask after `cancel`, `expire` and `instance_lost`."""
-        ...
 
     def instance_up(self, instance: int) -> None:
         """An instance is loaded (again)."""
-        ...
 
     def resize(self, instances: int) -> None:
         """Plan for this number of instances from now on."""
-        ...
 
     def instance_lost(self, instance: int) -> None:
         """An instance is gone, and what its model knew of its sequences."""
-        ...
 
     def may_run_alone(self, now: float) -> bool:
         """Whether a single row that arrives while an instance is idle may run at once, in its
         caller's thread, without being queued."""
-        ...
 
     def ran_alone(self, seconds: float, now: float) -> None:
         """Such a row has run for `seconds`, and requests have queued up meanwhile. Not called if
         none have: there is nothing to learn then, and the call would cost a lone caller."""
-        ...
 
     def finished(
         self,
@@ -132,40 +119,31 @@ class Scheduler(Protocol):
         """A batch has ended after `seconds`, or several equal ones with these `requests` in all
         after `seconds` each; None: there is nothing to learn from it (it was run in parts, or
         its worker died)."""
-        ...
 
     def predicted_seconds(self, request: InferRequest) -> float:
         """How long this request would take to be answered if it came in now; 0.0 if not known, or
         if an instance is free."""
-        ...
 
     def is_short(self, seconds: float) -> bool:
         """Whether `predicted_seconds` is certainly at most this for any request, found at little
         cost. `seconds` is the same each time."""
-        ...
 
     def give_up(self, turns: float) -> Sequence[InferRequest]:
         """Forget the waiting requests without a timeout that more batches than these, of
         each instance, come before: the latest first."""
-        ...
 
     def head(self) -> tuple[float, float] | None:
         """When the oldest waiting request came, and the seconds that its batch would take (0.0:
         not known); None if nothing waits."""
-        ...
 
     def limit_rows(self, rows: int) -> None:
         """A larger batch did not find enough memory: form none with more rows from now on."""
-        ...
 
     def explain(self) -> dict[str, Any]:
         """What was learnt and is planned, for people: the keys are in docs/reference/http.md."""
-        ...
 
     def waiting(self) -> Sequence[InferRequest]:
         """Everything that waits. Looks at all of it: for what happens rarely."""
-        ...
 
     def clear(self) -> Sequence[InferRequest]:
         """Give up everything that waits."""
-        ...

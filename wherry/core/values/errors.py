@@ -1,37 +1,5 @@
 """Which errors can a caller see, who must act, and which codes do they carry on the wire?
 
-    WherryError
-    ├── ConfigError          the author of the model or the operator must change something
-    ├── InvalidRequest       the caller sent something wrong (400)
-    │   ├── RequestTooLarge  the caller sent too much (413)
-    │   ├── PromptTooLong    a prompt and its context: the one does not fit into the other (400)
-    │   ├── AdapterNotFound  the language model has no adapter of this name (404)
-    │   ├── UnsupportedMediaType  the body has a type that this model does not read (415)
-    │   ├── NotAcceptable    the answer has no type that the caller accepts (406)
-    │   └── AlreadyRegistered  a shared memory region of that name is there already (400)
-    ├── Unsupported          the caller asked for what this model or protocol cannot do (501)
-    ├── AccessDenied         the caller may not use this part of the server (403)
-    ├── ModelNotFound        no such model or version (404)
-    ├── RegionNotFound       no such shared memory region (404)
-    ├── Overloaded           try again later, nothing was queued (429)
-    │   ├── QueueFull
-    │   │   └── QueueLimitExceeded  the same in a model of a Triton repository (503)
-    │   ├── TooManyBytes     what waits or runs holds as many bytes as it may (503)
-    │   ├── ServerBusy       too much is being read or written at once (503)
-    │   └── QueueTimeout     no instance was free in time
-    │       └── RequestTimeoutExpired  the same in a model of a Triton repository (503)
-    ├── ModelNotReady        loading, unloading, or could not be kept alive (503)
-    │   └── LoadFailed       the model's load or warm-up raised
-    ├── DeadlineExceeded     not finished in time (504)
-    ├── Cancelled            the caller left (499)
-    ├── ModelFailed          the model's own code raised (500)
-    │   └── BadModelOutput   the model returned something else than it declares (500)
-    ├── SequenceLost         the sequence cannot go on: start it again (503)
-    └── WorkerDied           the process that ran the request is gone (503)
-        ├── MayHaveRun       the same, of a model that must not run a request twice (500)
-        ├── PoisonRequest    each process that runs the request dies of it (422)
-        └── ExecutionTimeout a batch ran longer than `execution_timeout` (504)
-
 A frontend reads the codes from the class and never looks at types. Messages name the model, the
 field and the remedy; they hold no paths and no tracebacks.
 """

@@ -67,17 +67,6 @@ _BEGINNINGS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"BM", "bmp"),
 )
 _CHANNELS: Final = {"L": 1, "RGB": 3, "RGBA": 4}
-#: What an EXIF orientation asks for: names of PIL.Image.Transpose.
-_TURNS: Final = {
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
-_ORIENTATION: Final = 0x0112
 #: The media type of a row of pixels, which only callers in this process make.
 PIXELS: Final = "image/x-wherry-pixels"
 _LENGTH: Final = struct.Struct("<I")
@@ -285,19 +274,15 @@ class _refused(contextlib.AbstractContextManager[None]):
 
 def _upright(image: Any) -> Any:
     """The image as its EXIF orientation says that it is to be seen."""
-    try:
-        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # noqa: BLE001 - EXIF of any kind of nonsense: the pixels are sound
-        turn = None
-    if turn is None:
-        return image
-    from PIL.Image import Transpose
+    from PIL.ImageOps import exif_transpose
 
-    turned = image.transpose(Transpose[turn])
-    # Else the next decoder would turn it again.
-    for key in ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp"):
-        turned.info.pop(key, None)
-    return turned
+    try:
+        exif_transpose(image, in_place=True)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001, S110 - EXIF of any kind of nonsense: the pixels are sound
+        pass
+    return image
 
 
 def _converted(image: Any, mode: str) -> Any:

@@ -164,9 +164,6 @@ def test_without_a_batch_dimension_a_row_is_what_was_sent(hint: Any) -> None:
         (list[bool], False, [False, False]),
         (list[str], "abc", ["abc", "abc"]),
         (list[bytes], b"abc", [b"abc", b"abc"]),
-        (list[dict[str, Any]], {"a": 1}, [{"a": 1}, {"a": 1}]),
-        (list[Person], Person("A"), [Person("A"), Person("A")]),
-        (list[list[int]], [1, 2], [[1, 2], [1, 2]]),
         (list[int], [1], [1, 1]),
         (list[int], None, None),
         (list[int], [], []),
@@ -183,29 +180,6 @@ def test_the_default_of_a_column_is_that_of_each_row(hint: Any, default: Any, se
     assert Seen.value == seen
     if seen:
         assert [type(v) for v in Seen.value] == [type(v) for v in seen]
-
-
-def test_a_default_that_the_code_writes_to_is_another_one_in_each_row() -> None:
-    def model(x: list[str], option: list[dict[str, Any]] = {}) -> list[int]:  # type: ignore[assignment]  # noqa: B006
-        for row in option:
-            row["calls"] = row.get("calls", 0) + 1
-        return [row["calls"] for row in option]
-
-    one = executable(model)
-    for _ in range(2):
-        (outcome,) = run_batch(one, {"x": ["a", "b"]}, [2]).outcomes
-        assert outcome["output"].tolist() == [1, 1]  # type: ignore[index, union-attr]
-
-
-@pytest.mark.parametrize("default", [0.5, np.full(2, 0.5), np.full((1, 2), 0.5)], ids=str)
-def test_an_array_as_default_is_a_row_of_each_caller(default: Any) -> None:
-    def model(x: list[str], option: Rows = default) -> list[str]:
-        assert option.dtype == np.float32
-        Seen.value = option.tolist()
-        return x
-
-    run(model, [{"x": "a"}, {"x": "b"}])
-    assert Seen.value == [[0.5, 0.5], [0.5, 0.5]]
 
 
 def test_all_inputs_of_a_batch_may_be_left_out() -> None:

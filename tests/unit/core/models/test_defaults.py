@@ -81,22 +81,22 @@ class Size:
     width: int = 1
 
 
-def test_a_model_called_directly_has_objects_arrays_and_lists_for_each_row_too() -> None:
-    @wherry.model(max_batch_size=2)
-    def show(
-        text: list[str],
-        size: list[Size] = Size(2),  # type: ignore[assignment]  # noqa: B008
-        many: list[list[int]] = [1, 2],  # type: ignore[list-item]  # noqa: B006
-        point: Annotated[np.ndarray, wherry.FP32[2]] = 3,  # type: ignore[assignment]
-        one: list[int] = np.int64(4),  # type: ignore[assignment]  # noqa: B008
-        column: list[int] = [5],  # noqa: B006
-    ) -> list[str]:
-        rows = zip(text, size, many, point, one, column, strict=True)
-        return [f"{a}{b.width}{c}{d.tolist()}{e!r}{f}" for a, b, c, d, e, f in rows]
+@pytest.mark.parametrize("default", [Size(2), [Size(2)], [1, 2], np.zeros(2), {"a": 1}])
+def test_other_defaults_of_a_column_are_errors_of_the_definition(default: Any) -> None:
+    def show(text: list[str], size: list[Size] = default) -> list[str]:
+        return text
 
-    assert show(["a", "b"]) == ["a2[1, 2][3.0, 3.0]45", "b2[1, 2][3.0, 3.0]45"]
-    with wherry.Runtime(show) as runtime:
-        assert runtime.infer_batch("show", text=["a", "b"])["output"] == show(["a", "b"])
+    with pytest.raises(wherry.ConfigError, match=r"parameter 'size': .* write None"):
+        wherry.model(show)
+
+
+def test_code_of_one_row_has_any_default_as_python_does() -> None:
+    @wherry.model
+    def show(text: str, size: Size = Size(2)) -> str:  # noqa: B008
+        return f"{text}{size.width}"
+
+    with wherry.Runtime(show):
+        assert show.infer("a") == show("a") == "a2"
 
 
 def _int(k: list[int] = "1") -> list[int]:  # type: ignore[assignment]

@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -1191,25 +1190,3 @@ def test_a_call_at_the_end_of_the_interpreter_is_an_error_and_no_wait() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert ran.stdout.count("the interpreter is exiting: model") == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("end", ["pass", "runtime.close()"])
-def test_a_runtime_that_was_not_closed_is_told_at_the_end(tmp_path: Path, end: str) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import wherry\n"
-        "@wherry.model\n"
-        "def echo(text: str) -> str: return text\n"
-        "runtime = wherry.Runtime(echo).start()\n"
-        f"{end}\n"
-        "del runtime\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-W", "always::ResourceWarning", str(program)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    told = "ResourceWarning: a Runtime (echo) was not closed" in ended.stderr
-    assert told == (end == "pass"), ended.stderr
