@@ -39,7 +39,8 @@ class ToolFamily:
     models: str
     #: None: its answers are `messages`, which tell thoughts, too.
     format: CallFormat | None
-    #: Alternatives; the texts of one of them are all in the family's chat templates.
+    #: Alternatives; the texts of one of them are all in the family's chat templates. (): the first
+    #: of its marks is.
     signs: tuple[tuple[str, ...], ...] = ()
     #: Marks within the calls, which may be special tokens.
     inner: tuple[str, ...] = ()
@@ -52,6 +53,12 @@ class ToolFamily:
         if self.format is None:
             return self.inner
         return (*(mark for pair in self.format.marks for mark in pair if mark), *self.inner)
+
+    def is_of(self, template: str) -> bool:
+        signs = self.signs
+        if not signs and self.format is not None:
+            signs = tuple((begin,) for begin, _ in self.format.marks[:1])
+        return _has(template, signs)
 
     @property
     def ends_thoughts(self) -> tuple[tuple[str, str], ...]:
@@ -103,11 +110,6 @@ def _tagged(
         if written
         else None,
     )
-
-
-def _with_marks(format_: CallFormat, *marks: tuple[str, str]) -> CallFormat:
-    """A format whose calls may also stand between marks that are not its own."""
-    return replace(format_, marks=(*format_.marks, *marks))
 
 
 def _named(
@@ -231,6 +233,9 @@ _MISTRAL_NAMES: Final = (
 )
 _OBJECT: Final = ("{",)
 _OBJECTS: Final = ("{", "[")
+_XLAM: Final = _json(
+    ("<tool_call>", "</tool_call>"), ("[TOOL_CALLS]", ""), ("```json\n", "```"), bare=_OBJECTS
+)
 
 
 def _harmony_kind(header: str) -> tuple[Kind, str]:
@@ -326,8 +331,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             ),
             marks=((_wide("tool▁calls▁begin"), _wide("tool▁calls▁end")),),
         ),
-        ((_wide("tool▁calls▁begin"),),),
-        (_BEGIN, _SEP, _END),
+        inner=(_BEGIN, _SEP, _END),
     ),
     "kimi_k2": ToolFamily(
         "Kimi K2",
@@ -342,8 +346,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             marks=(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),),
             numbers=True,
         ),
-        (("<|tool_calls_section_begin|>",),),
-        ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+        inner=("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
     ),
     "kimi_k3": ToolFamily(
         "Kimi K3",
@@ -379,8 +382,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
                 r"\}\s*</ifm\|tool_call>",
             ),
         ),
-        (("<ifm|tool_calls>",),),
-        tuple(
+        inner=tuple(
             f"<{end}ifm|{name}>"
             for name in ("tool_call", "arg_key", "arg_type", "arg_value")
             for end in ("", "/")
@@ -406,8 +408,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
                 ),
             ),
         ),
-        (("<|plamo:begin_tool_requests:plamo|>",),),
-        (*_PLAMO, "<|plamo:constrain|>", "<|plamo:msg|>"),
+        inner=(*_PLAMO, "<|plamo:constrain|>", "<|plamo:msg|>"),
     ),
     "inkling": ToolFamily(
         "Inkling", None, (("<|content_invoke_tool_json|>",),), messages=_INKLING_MESSAGES
@@ -423,7 +424,6 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             written=('<invoke name="{name}">', '<parameter name="{key}">'),
             otherwise=of_objects,
         ),
-        (("<dots_function_call>",),),
     ),
     "step3": ToolFamily(
         "Step3",
@@ -453,7 +453,6 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             "</parameter>",
             written=('<invoke name="{name}">', '<parameter name="{key}">'),
         ),
-        (("<minimax:tool_call>",),),
     ),
     "seed_oss": ToolFamily(
         "Seed-OSS",
@@ -465,7 +464,6 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             "</parameter>",
             written=("<function={name}>", "<parameter={key}>"),
         ),
-        (("<seed:tool_call>",),),
     ),
     "qwen3_coder": ToolFamily(
         "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5, MiMo",
@@ -561,11 +559,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         ),
         (("<function=", "</function>"), ("<function=", "<{start_tag}={function_name}>")),
     ),
-    "cohere": ToolFamily(
-        "Command R7B, Command A",
-        _json(("<|START_ACTION|>", "<|END_ACTION|>")),
-        (("<|START_ACTION|>",),),
-    ),
+    "cohere": ToolFamily("Command R7B, Command A", _json(("<|START_ACTION|>", "<|END_ACTION|>"))),
     "command_r": ToolFamily(
         "Command R, R+", _json(("Action: ```json", "```")), (("Action: ```json",), ("'Action:'",))
     ),
@@ -581,28 +575,18 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             pieces=pieces_of(OBJECTS, NAMED_OBJECTS),
             grammar=None,
         ),
-        (("<|tools_prefix|>",),),
     ),
     "lfm2": ToolFamily(
         "LFM2",
         _python(("<|tool_call_start|>", "<|tool_call_end|>")),
         (("<|tool_call_start|>",), ("<|tool_list_start|>",)),
     ),
-    "longcat": ToolFamily(
-        "LongCat",
-        _json(("<longcat_tool_call>", "</longcat_tool_call>")),
-        (("<longcat_tool_call>",),),
-    ),
-    "nemotron": ToolFamily(
-        "Nemotron Nano 2, Llama-Nemotron",
-        _json(("<TOOLCALL>", "</TOOLCALL>")),
-        (("<TOOLCALL>",),),
-    ),
+    "longcat": ToolFamily("LongCat", _json(("<longcat_tool_call>", "</longcat_tool_call>"))),
+    "nemotron": ToolFamily("Nemotron Nano 2, Llama-Nemotron", _json(("<TOOLCALL>", "</TOOLCALL>"))),
     "functiongemma": ToolFamily(
         "FunctionGemma",
         _quoted("<escape>", ("<start_function_call>", "<end_function_call>")),
-        (("<start_function_call>",),),
-        ("<escape>",),
+        inner=("<escape>",),
     ),
     "gemma4": ToolFamily(
         "Gemma 4",
@@ -610,26 +594,14 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         (("<|tool_call>", "<tool_call|>"),),
         ('<|"|>',),
     ),
-    "olmo3": ToolFamily(
-        "Olmo 3",
-        _python(("<function_calls>", "</function_calls>")),
-        (("<function_calls>",),),
-    ),
+    "olmo3": ToolFamily("Olmo 3", _python(("<function_calls>", "</function_calls>"))),
     "phi4_mini": ToolFamily(
         "Phi-4-mini",
         _json(("<|tool_call|>", "<|/tool_call|>"), ("functools", "")),
         (("<|/tool_call|>",), ("<|/tool|>",), ("functools[",)),
     ),
-    "granite": ToolFamily(
-        "Granite 3",
-        _json(("<|tool_call|>", ""), ("<tool_call>", "")),
-        (("<|tool_call|>",),),
-    ),
-    "granite_20b": ToolFamily(
-        "Granite 20B function calling",
-        _json(("<function_call>", "")),
-        (("<function_call>",),),
-    ),
+    "granite": ToolFamily("Granite 3", _json(("<|tool_call|>", ""), ("<tool_call>", ""))),
+    "granite_20b": ToolFamily("Granite 20B function calling", _json(("<function_call>", ""))),
     "hunyuan_a13b": ToolFamily(
         "Hunyuan A13B",
         replace(
@@ -642,11 +614,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             ("<tool_calls>", "<|extra_0|>"),
         ),
     ),
-    "minimax_m1": ToolFamily(
-        "MiniMax M1, Jamba",
-        _json(("<tool_calls>", "</tool_calls>")),
-        (("<tool_calls>",),),
-    ),
+    "minimax_m1": ToolFamily("MiniMax M1, Jamba", _json(("<tool_calls>", "</tool_calls>"))),
     "llama4": ToolFamily(
         "Llama 4",
         _python(("<|python_start|>", "<|python_end|>"), bare=_OBJECTS),
@@ -673,7 +641,6 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
     "hermes": ToolFamily(
         "Qwen 2.5, Qwen3, QwQ, Hermes, SmolLM3, Granite 4, EXAONE 4; any other",
         _json(("<tool_call>", "</tool_call>"), bare=_OBJECT),
-        (("<tool_call>",),),
     ),
     "llama3": ToolFamily(
         "Llama 3.1, 3.2, 3.3",
@@ -682,15 +649,8 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
     ),
     "xlam": ToolFamily(
         "xLAM, Watt",
-        _with_marks(
-            _json(
-                ("<tool_call>", "</tool_call>"),
-                ("[TOOL_CALLS]", ""),
-                ("```json\n", "```"),
-                bare=_OBJECTS,
-            ),
-            ("</think>", ""),
-        ),
+        # Its calls may also stand behind a mark that is not theirs.
+        replace(_XLAM, marks=(*_XLAM.marks, ("</think>", ""))),
         (("make calls in a single JSON array",),),
     ),
     FORCED: ToolFamily("any that writes bare JSON", _json(bare=_OBJECTS)),
@@ -703,9 +663,12 @@ class ThoughtFamily:
 
     models: str
     format: ThoughtFormat
-    signs: tuple[tuple[str, ...], ...]
+    signs: tuple[tuple[str, ...], ...] = ()
     #: Special tokens within the format's marks.
     inner: tuple[str, ...] = ()
+
+    def is_of(self, template: str) -> bool:
+        return _has(template, self.signs or ((self.format.begin,),))
 
 
 def _tags(name: str) -> ThoughtFormat:
@@ -713,14 +676,10 @@ def _tags(name: str) -> ThoughtFormat:
 
 
 THOUGHT_FAMILIES: Final[Mapping[str, ThoughtFamily]] = {
-    "seed_oss": ThoughtFamily("Seed-OSS", _tags("seed:think"), (("<seed:think>",),)),
-    "mistral": ThoughtFamily(
-        "Magistral, Ministral 3", ThoughtFormat("[THINK]", "[/THINK]"), (("[THINK]",),)
-    ),
+    "seed_oss": ThoughtFamily("Seed-OSS", _tags("seed:think")),
+    "mistral": ThoughtFamily("Magistral, Ministral 3", ThoughtFormat("[THINK]", "[/THINK]")),
     "cohere": ThoughtFamily(
-        "Command A Reasoning",
-        ThoughtFormat("<|START_THINKING|>", "<|END_THINKING|>"),
-        (("<|START_THINKING|>",),),
+        "Command A Reasoning", ThoughtFormat("<|START_THINKING|>", "<|END_THINKING|>")
     ),
     "granite": ThoughtFamily(
         "Granite 3.2",
@@ -743,7 +702,7 @@ THOUGHT_FAMILIES: Final[Mapping[str, ThoughtFamily]] = {
         _tags("think:opensource"),
         (("<think:opensource>",), ("<think{}>", ":opensource")),
     ),
-    "minimax_m3": ThoughtFamily("MiniMax M3", _tags("mm:think"), (("<mm:think>",),)),
+    "minimax_m3": ThoughtFamily("MiniMax M3", _tags("mm:think")),
     "kimi_k3": ThoughtFamily(
         "Kimi K3",
         ThoughtFormat("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
@@ -758,19 +717,13 @@ THOUGHT_FAMILIES: Final[Mapping[str, ThoughtFamily]] = {
                 (f"<ifm|{mode}>", f"</ifm|{mode}>") for mode in ("think_fast", "think_faster")
             ),
         ),
-        (("<ifm|think>",),),
     ),
     "plamo3": ThoughtFamily(
         "PLaMo 3",
         ThoughtFormat("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
-        (("<|plamo:begin_think:plamo|>",),),
-        _PLAMO,
+        inner=_PLAMO,
     ),
-    "inkling": ThoughtFamily(
-        "Inkling",
-        ThoughtFormat("<|content_thinking|>", "<|end_message|>"),
-        (("<|content_thinking|>",),),
-    ),
+    "inkling": ThoughtFamily("Inkling", ThoughtFormat("<|content_thinking|>", "<|end_message|>")),
     "think": ThoughtFamily(
         "DeepSeek R1 and V3.1, Qwen3, QwQ, GLM-4.5, MiniMax M1 and M2, Hunyuan, SmolLM3, EXAONE 4,"
         " Nemotron, Olmo 3, ERNIE 4.5",
@@ -785,14 +738,14 @@ def tool_family_of(template: str, special: Collection[str] = ()) -> str:
     signs are among the special tokens; or of the default."""
     for text in (template, "\n".join(special)):
         for name, family in TOOL_FAMILIES.items():
-            if _has(text, family.signs):
+            if family.is_of(text):
                 return name
     return DEFAULT
 
 
 def thought_family_of(template: str) -> str:
     """The name of the family whose thoughts a chat template knows; "none" if it knows of none."""
-    return next((n for n, f in THOUGHT_FAMILIES.items() if _has(template, f.signs)), "none")
+    return next((n for n, f in THOUGHT_FAMILIES.items() if f.is_of(template)), "none")
 
 
 def _has(template: str, signs: tuple[tuple[str, ...], ...]) -> bool:
