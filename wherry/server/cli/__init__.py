@@ -185,10 +185,6 @@ def _add_call(commands: Any) -> None:
         help="a row: text, JSON for numbers, @FILE for bytes or JSON (@-: stdin); NAME=VALUE if"
         " there are several inputs",
     )
-    call.add_argument(
-        "--input", action="append", default=[], metavar="NAME=VALUE", help="an input by its name"
-    )
-    call.add_argument("--out", metavar="FILE", help="write the bytes in the answer to FILE")
     call.add_argument("--stream", action="store_true", help="print responses as they come")
     call.add_argument("--json", action="store_true", help="always print one JSON value per line")
     call.add_argument("--timeout", type=float, metavar="SECONDS", help="timeout of the request")

@@ -89,7 +89,6 @@ def call(args: argparse.Namespace) -> int:
     """Print one line for each row's result, or for each response of a stream."""
     with client_of(args) as client:
         described = client.describe(args.model)
-        _take_named(args, described)
         for row in _rows(args, described):
             try:
                 _answer(client, args, described, row)
@@ -112,7 +111,7 @@ def _answer(
         _tell(client.infer(args.model, *placed, timeout=args.timeout, **named), args)
         return
     responses = client.stream(args.model, *placed, timeout=args.timeout, **named)
-    if chats(model) and not args.json and args.out is None:
+    if chats(model) and not args.json:
         write_text(responses)
     else:
         for response in responses:
@@ -166,30 +165,32 @@ def _meant(args: argparse.Namespace) -> str:
     return f"; it has: {', '.join(names[:20])}" if names else ""
 
 
-def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[str, Any]]:
+def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[Row]:
     kinds = {
         tensor.name: tensor.datatype is BYTES and tensor.form is not Form.JSON
         for tensor in model.inputs
     }
     files = _files_of(model)
-    named: dict[str, Any] = {}
-    parameters: dict[str, Any] = {}
-    for text in args.input:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--input {text!r}: write NAME=VALUE")
-        if name not in kinds and chats(model) and "parameters" in kinds:
+    named: Row = {}
+    parameters: Row = {}
+    words: list[str] = []
+    for word in args.value:
+        name, equals, value = word.partition("=")
+        # The text for a model's only input may begin so, too.
+        one = name in kinds if len(kinds) > 1 else name in files and value.startswith("@")
+        if equals and one:
+            named[name] = _value(value, is_text=kinds[name], file=name in files, name=name)
+        elif chats(model) and is_parameter(word):
             parameters[name] = parameter(value)
         else:
-            is_text = kinds.get(name, True)
-            named[name] = _value(value, is_text=is_text, file=name in files, name=name)
+            words.append(word)
     if parameters:
         named["parameters"] = {**named.get("parameters", {}), **parameters}
-    values = list(_values(args.value))
+    values = list(_values(words))
     if not values:
         if not named.keys() - {"parameters"}:
-            names = " ".join(f"--input {name}=..." for name in kinds)
-            raise ConfigError(f"nothing to call {args.model!r} with; give a VALUE, or {names}")
+            names = " ".join(f"{name}=..." for name in kinds) if len(kinds) > 1 else "a VALUE"
+            raise ConfigError(f"nothing to call {args.model!r} with; give {names}")
         yield named
         return
     if len(kinds) > 1 and not named and (rows := _whole_rows(values, kinds)):
@@ -200,10 +201,10 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[st
             yield {**named, **user_says(_value(value, is_text=True, file=False))}
         return
     free = [name for name in kinds if name not in named]
-    if len(free) != 1 and named:
-        raise ConfigError(f"VALUE and --input together leave {free} open; name each input")
-    if not free or (len(free) > 1 and len(values) > 1):
-        raise ConfigError(f"{args.model!r} has {len(kinds)} inputs; name each with --input")
+    # A value alone is the first input's: the others may have defaults.
+    if not free or (len(free) > 1 and (named or len(values) > 1)):
+        names = ", ".join(kinds)
+        raise ConfigError(f"which of {names} is {values[0]!r}? Write NAME=VALUE for each")
     for value in values:
         name, is_text = free[0], kinds[free[0]]
         yield {**named, name: _value(value, is_text=is_text, file=name in files, name=name)}
@@ -233,22 +234,6 @@ def _files_of(model: ModelDescription) -> set[str]:
         for tensor in model.inputs
         if tensor.datatype is not BYTES or tensor.form in (Form.BYTES, Form.JSON)
     }
-
-
-def _take_named(args: argparse.Namespace, model: ModelDescription) -> None:
-    """Take NAME=VALUE among the values as what --input says; of the only input just NAME=@FILE,
-    as its text may begin so."""
-    names, mark = {tensor.name for tensor in model.inputs}, "="
-    if len(names) == 1:
-        names, mark = _files_of(model), "=@"
-    named = [
-        text
-        for text in args.value
-        if (mark in text and text.partition(mark)[0] in names)
-        or (chats(model) and is_parameter(text))
-    ]
-    args.input = [*args.input, *named]
-    args.value = [text for text in args.value if text not in named]
 
 
 def _file(path: str) -> bytes:
@@ -291,47 +276,28 @@ def _in_utf8(text: str, *, bytes_do: bool) -> str | bytes:
 
 
 def _tell(result: Any, args: argparse.Namespace) -> None:
-    """Print a result, but for the bytes that go to a file."""
-    several = isinstance(result, dict)
-    files = (
-        {name: value for name, value in result.items() if isinstance(value, bytes)}
-        if several
-        else {"": result}
-        if isinstance(result, bytes)
-        else {}
-    )
-    if args.out is not None:
-        if len(files) != 1:
-            raise ConfigError(f"--out: the result has {len(files)} values of bytes, and not one")
-        _write(next(iter(files.values())), args.out)
-        rest = (
-            {name: value for name, value in result.items() if name not in files} if several else {}
-        )
-        if rest:
-            _print(rest, args.json)
-    elif not several and files and not args.json:
-        _write(result, None)
-    elif files:
-        encoded = {name: {"b64": value} for name, value in files.items()}
-        _print({**result, **encoded} if several else encoded[""], True)
-    else:
-        _print(result, args.json)
-
-
-def _write(data: bytes, path: str | None) -> None:
-    """Write bytes to a file, or to a stdout that is not a terminal."""
-    if path is not None and path != "-":
-        Path(path).write_bytes(data)
+    if isinstance(result, bytes) and not args.json:
+        _write(result)
         return
-    if path is None and sys.stdout.isatty():
+    if isinstance(result, bytes):
+        result = {"b64": result}
+    elif isinstance(result, dict):
+        result = {
+            name: {"b64": value} if isinstance(value, bytes) else value
+            for name, value in result.items()
+        }
+    _print(result, args.json)
+
+
+def _write(data: bytes) -> None:
+    """Write bytes to stdout; to a terminal only if they are text."""
+    if sys.stdout.isatty():
         try:
             text = data.decode()
         except UnicodeDecodeError:
             text = "\0"
         if not text.replace("\n", "").replace("\t", "").isprintable():
-            raise ConfigError(
-                f"the result is {len(data)} bytes, no text; write them with --out FILE"
-            )
+            raise ConfigError(f"the result is {len(data)} bytes, no text; write them with > FILE")
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any, NamedTuple
 
@@ -28,57 +27,27 @@ class Bar(NamedTuple):
     error: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Bars under a heading."""
-
-    heading: str
-    bars: list[Bar]
-    unit: str = ""
-    remark: str = ""
-
-    def lines(self) -> Iterator[str]:
-        """A remark that finds no room behind its bar is below it."""
-        yield self.heading
-        width, most = self._label_width(), self._most()
-        indent = " " * (3 + width)
-        for bar in self.bars:
-            drawn = "█" * max(1, round(WIDTH * bar.value / most)) if bar.value else ""
-            line = f"  {bar.label[:width]:>{width}} {bar.value:>9.4g} {self.unit:<2} {drawn}"
-            remark = ", ".join(filter(None, (self._error(bar), bar.remark)))
-            if len(line) + 2 + len(remark) <= COLUMNS:
-                yield f"{line}  {remark}".rstrip()
-            else:
-                yield line.rstrip()
-                yield from wrapped(indent + remark, indent)
-        yield from wrapped(self.remark)
-
-    def _most(self) -> float:
-        """The value of the longest bar with its error."""
-        return max([bar.value + bar.error for bar in self.bars], default=0.0) or 1.0
-
-    def _label_width(self) -> int:
-        """In characters; of longer labels the end is not shown."""
-        return min(MOST_LABEL, max([LEAST_LABEL, *(len(bar.label) for bar in self.bars)]))
-
-    def _error(self, bar: Bar) -> str:
-        return f"±{bar.error:.2g} {self.unit}" if bar.error else ""
+def chart(heading: str, bars: list[Bar], unit: str = "") -> Iterator[str]:
+    """Bars under a heading, in proportion; of long labels the end is not shown."""
+    yield heading
+    width = min(MOST_LABEL, max(LEAST_LABEL, *(len(bar.label) for bar in bars)))
+    most = max(bar.value + bar.error for bar in bars) or 1.0
+    for bar in bars:
+        drawn = "█" * max(1, round(WIDTH * bar.value / most)) if bar.value else ""
+        error = f"±{bar.error:.2g} {unit}" if bar.error else ""
+        remark = ", ".join(filter(None, (error, bar.remark)))
+        line = f"  {bar.label[:width]:>{width}} {bar.value:>9.4g} {unit:<2} {drawn}"
+        yield from wrapped(f"{line}  {remark}".rstrip(), " " * (3 + width))
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Rows of cells under a heading; the first row has the columns' heads."""
-
-    heading: str
-    rows: list[list[str]]
-
-    def lines(self) -> Iterator[str]:
-        """The last column is wrapped, the others are as wide as they must be."""
-        yield self.heading
-        widths = [max(map(len, column)) for column in zip(*self.rows, strict=True)][:-1]
-        for *cells, last in self.rows:
-            line = " ".join([f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)])
-            yield from wrapped(f"{line}  {last}", " " * (2 + len(line)))
+def table(heading: str, rows: list[list[str]]) -> Iterator[str]:
+    """Rows of cells under a heading, the first with the columns' heads. The last column is
+    wrapped."""
+    yield heading
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    for *cells, last in rows:
+        line = " ".join([f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)])
+        yield from wrapped(f"{line}  {last}", " " * (2 + len(line)))
 
 
 def wrapped(text: str, indent: str = "") -> list[str]:
@@ -114,9 +83,9 @@ def explain(args: argparse.Namespace) -> int:
 def lines(explained: dict[str, Any]) -> list[str]:
     """The server's answer for people, in lines of 80 columns."""
     out = [line for fact in facts(explained) for line in wrapped(fact)]
-    drawings: list[Chart | Listing] = [*charts(explained), *last_batches(explained)]
-    for drawing in drawings:
-        out += ["", *drawing.lines()]
+    for drawing in (*charts(explained), last_batches(explained)):
+        if drawn := list(drawing):
+            out += ["", *drawn]
     return out
 
 
@@ -141,6 +110,9 @@ def facts(explained: dict[str, Any]) -> list[str]:
     if explained.get("predicted_first_response_seconds"):
         wait = duration(explained["predicted_first_response_seconds"])
         out.append(f"A request that arrives now will have its first response in about {wait}.")
+    if explained.get("curve") and explained.get("fixed_seconds") is not None:
+        fixed, row = duration(explained["fixed_seconds"]), duration(explained["row_seconds"])
+        out.append(f"A batch takes about {fixed} whatever its size, and {row} a row.")
     if explained.get("max_batch_rows", explained["max_batch_size"]) < explained["max_batch_size"]:
         out.append(f"There was not enough memory for more than {explained['max_batch_rows']} rows.")
     if explained.get("predicted_wait_seconds"):
@@ -153,34 +125,27 @@ def facts(explained: dict[str, Any]) -> list[str]:
     return out
 
 
-def charts(explained: dict[str, Any]) -> Iterator[Chart]:
+def charts(explained: dict[str, Any]) -> Iterator[Iterator[str]]:
     """The charts of what is known."""
     if "stages" in explained:
         if explained["stages"]:
-            yield Chart("what its requests called, mean time of a call", _stages(explained), "ms")
+            stages = [_stage(one) for one in explained["stages"]]
+            yield chart("what its requests called, mean time of a call", stages, "ms")
         return
     if explained.get("curve"):
-        remark = ""
-        if explained.get("fixed_seconds") is not None:
-            fixed, row = duration(explained["fixed_seconds"]), duration(explained["row_seconds"])
-            remark = f"about {fixed} whatever the size, and {row} a row"
         bars = [_believed(point) for point in _some(explained["curve"])]
-        yield Chart("how long a batch takes, and when its size was last run", bars, "ms", remark)
+        yield chart("how long a batch takes, and when its size was last run", bars, "ms")
     if returned := explained.get("callers", {}).get("returned_within_seconds"):
         bars = [Bar(duration(age), 100 * share) for age, share in _some(_until_all(returned))]
-        yield Chart("callers that send again, by the time since their answer", bars, "%")
-    if explained["executions_by_batch_size"]:
-        sizes = [(int(size), n) for size, n in explained["executions_by_batch_size"].items()]
-        yield Chart(
-            "batches run", [Bar(quantities.rows(size), float(n)) for size, n in _some(sizes)]
-        )
-    if explained["batches_cut_by_reason"]:
-        reasons = explained["batches_cut_by_reason"].items()
-        bars = [Bar(reason, float(n), REASONS.get(reason, "")) for reason, n in reasons]
-        yield Chart("why they left", bars)
-    if explained.get("requests_by_wait"):
-        waits = [Bar(f"<= {1e3 * s:g} ms", float(n)) for s, n in explained["requests_by_wait"]]
-        yield Chart("what requests waited", waits)
+        yield chart("callers that send again, by the time since their answer", bars, "%")
+    if sizes := explained["executions_by_batch_size"]:
+        counts = [(quantities.rows(int(size)), float(n)) for size, n in sizes.items()]
+        yield chart("batches run", [Bar(*one) for one in _some(counts)])
+    if reasons := explained["batches_cut_by_reason"]:
+        bars = [Bar(one, float(n), REASONS.get(one, "")) for one, n in reasons.items()]
+        yield chart("why they left", bars)
+    if waits := explained.get("requests_by_wait"):
+        yield chart("what requests waited", [Bar(f"<= {1e3 * s:g} ms", float(n)) for s, n in waits])
 
 
 def _until_all(returned: list[list[float]]) -> list[list[float]]:
@@ -197,7 +162,7 @@ def _believed(point: dict[str, Any]) -> Bar:
     )
 
 
-def last_batches(explained: dict[str, Any]) -> Iterator[Listing]:
+def last_batches(explained: dict[str, Any]) -> Iterator[str]:
     last = explained.get("last_batches", [])[::-1][:SHOWN]
     if not last:
         return
@@ -215,23 +180,17 @@ def last_batches(explained: dict[str, Any]) -> Iterator[Listing]:
         for batch in last
     ]
     heads = ["ago", "rows", "queued", "waited", "took", "predicted", "left"]
-    yield Listing(f"the last {len(last)} batches, the latest first, in ms", [heads, *rows])
+    yield from table(f"the last {len(last)} batches, the latest first, in ms", [heads, *rows])
 
 
 def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else number(1e3 * seconds)
 
 
-def _stages(explained: dict[str, Any]) -> list[Bar]:
-    return [
-        Bar(
-            stage["model"],
-            stage["mean_total_ms"],
-            f"{stage['calls']} calls, {stage['mean_queue_ms']:.3g} ms waiting"
-            + (f", {stage['failed']} failed" if stage["failed"] else ""),
-        )
-        for stage in explained["stages"]
-    ]
+def _stage(stage: dict[str, Any]) -> Bar:
+    failed = f", {stage['failed']} failed" if stage["failed"] else ""
+    remark = f"{stage['calls']} calls, {stage['mean_queue_ms']:.3g} ms waiting{failed}"
+    return Bar(stage["model"], stage["mean_total_ms"], remark)
 
 
 def _tree(span: dict[str, Any], indent: str = "  ") -> Iterator[str]:

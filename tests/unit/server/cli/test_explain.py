@@ -55,10 +55,11 @@ TOLD: dict[str, Any] = {
 
 def test_what_was_learnt_is_drawn_as_bars_in_proportion() -> None:
     out = lines(TOLD)
-    assert out[:6] == [
+    assert out[:7] == [
         "model bert version 3: self-tuning batching, max_batch_size 32, 4 requests",
         "waiting",
         "Callers of 16 rows send again within 0.5 ms of an answer.",
+        "A batch takes about 4 ms whatever its size, and 1 ms a row.",
         "There was not enough memory for more than 16 rows.",
         "A request that arrives now will wait about 250 ms.",
         "7 requests were rejected: predicted late.",
@@ -70,9 +71,7 @@ def test_what_was_learnt_is_drawn_as_bars_in_proportion() -> None:
     assert lengths["0.5"] == WIDTH
     assert lengths["<="] == WIDTH
     assert "0.8" not in lengths, "nobody came back later"
-    part = out.index("        part         0")
-    assert " ".join(line.strip() for line in out[part + 1 : part + 3]) == REASONS["part"]
-    assert "about 4 ms whatever the size, and 1 ms a row" in out
+    assert REASONS["part"] in " ".join(" ".join(out).split())
     sizes = [line.partition("█")[2].strip("█ ") for line in out if " rows " in line and "█" in line]
     assert sizes[:2] == ["±0.3 ms, 1 batch ago", "±2 ms, the last batch"]
 
@@ -186,6 +185,6 @@ def test_of_a_pipeline_the_calls_of_its_latest_request_are_a_tree() -> None:
         "    and 1 more",
         "",
         "what its requests called, mean time of a call",
-        f"       stage         4 ms {'█' * WIDTH}",
-        "             2 calls, 1 ms waiting, 1 failed",
+        f"       stage         4 ms {'█' * WIDTH}  2 calls, 1 ms waiting, 1",
+        "             failed",
     ]
