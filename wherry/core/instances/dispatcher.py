@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -31,12 +31,11 @@ from wherry.core.values.errors import (
     Cancelled,
     DeadlineExceeded,
     ExecutionTimeout,
-    LoadFailed,
     ModelNotReady,
     WherryError,
     WorkerDied,
 )
-from wherry.core.values.execution import RESCHEDULED, Failure, Outcome
+from wherry.core.values.execution import Failure, Outcome
 from wherry.core.values.load import Load
 from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Batch, Columns, InferRequest, InferResponse
@@ -231,11 +230,6 @@ class Dispatcher(InstanceRunner[Instance]):
         if not self.readiness.takes_requests:
             self.request_ended()
 
-    def reschedule(self, request: InferRequest) -> bool:
-        """Queue a request again that its model wants to run once more; False if it cannot be."""
-        with self._lock:
-            return self._batches.rescheduled(request, self._clock())
-
     # Instances
 
     def up(self, instance: Instance) -> None:
@@ -244,25 +238,6 @@ class Dispatcher(InstanceRunner[Instance]):
             stops = self.life.is_over(instance.number)
             acts = self._batches.came_up(instance, len(self.life.slots), stops=stops)
         self._hand_over(acts)
-
-    def change_instances(
-        self, surplus: Collection[int], makers: Callable[[int], Sequence[Callable[[], Instance]]]
-    ) -> None:
-        """Start further instances, with numbers from the given one on, and then let others go:
-        they stop when they have ended what they run, for which `unload_timeout` is waited. One
-        change at a time. Blocks; LoadFailed leaves the old ones as they were."""
-        added = self.life.add(makers)
-        try:
-            self.life.wait_ready()
-        except LoadFailed:
-            self._let_go(added)
-            raise
-        self._let_go(surplus)
-
-    def _let_go(self, numbers: Collection[int]) -> None:
-        going = self.life.remove(numbers)
-        self.let_go(going)
-        self.life.wait_until_gone(going, self.config.unload_timeout)
 
     def let_go(self, instances: Sequence[Instance]) -> None:
         with self._lock:
@@ -454,20 +429,13 @@ class Outcomes:
         answered: list[InferRequest] = []
         answers: list[Outcome] = []
         for request, outcome in zip(requests, outcomes, strict=True):
-            if self._runs_on(request, outcome):
+            if request.sequence is NOT_READY:
                 continue
             answered.append(request)
             if not isinstance(outcome, Failure):
                 outcome = self._inputs.keep(request, outcome)
             answers.append(outcome)
         return answered, answers
-
-    def _runs_on(self, request: InferRequest, outcome: Outcome | None) -> bool:
-        """Has this row no outcome yet, or none at all?"""
-        if request.sequence is NOT_READY:
-            return True
-        again = isinstance(outcome, Failure) and outcome.error == RESCHEDULED
-        return again and not request.reply.settled and self._dispatcher.reschedule(request)
 
     # A batch that streams
 
@@ -480,7 +448,7 @@ class Outcomes:
         try:
             self._count(instance, run, run.requests)
             for index, (request, outcome) in enumerate(zip(run.requests, outcomes, strict=True)):
-                if not self._runs_on(request, outcome):
+                if request.sequence is not NOT_READY:
                     stream.settle(index, outcome)
             # Nothing is learnt of its time, which its readers may have taken.
             self._dispatcher.ended(instance, [BatchRun(run.batch, (), run.started)])

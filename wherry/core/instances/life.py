@@ -243,31 +243,6 @@ class InstanceLife(Generic[InstanceT]):
             self.asleep, self._load_error = False, None
         self.start()
 
-    def add(self, makers: Callable[[int], Sequence[Callable[[], InstanceT]]]) -> list[int]:
-        """Start further instances, with numbers from the given one on; returns their numbers.
-        `wait_ready` waits for them."""
-        with self._changed:
-            numbers = self.slots.add(makers(self.slots.next_number))
-            self._starting += len(numbers)
-        for number in numbers:
-            self._start_thread(number)
-        return numbers
-
-    def remove(self, numbers: Collection[int]) -> list[InstanceT]:
-        """Start these no more. Returns those of them that are loaded, which are to be stopped."""
-        with self._changed:
-            self.slots.remove(numbers)
-            self._load_error = None
-            self._changed.notify_all()
-            return [one for one in self._alive if one.number in numbers]
-
-    def wait_until_gone(self, instances: Sequence[InstanceT], timeout: float | None) -> None:
-        """Block until these have unloaded, or the model is closed."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self.closing or not {*self._alive, *self._ending} & {*instances}, timeout
-            )
-
     def wait_until_empty(self, timeout: float | None) -> bool:
         """Block until there is no instance, after `sleep`, or the model is closed. False if that
         takes longer than `timeout` seconds."""

@@ -15,7 +15,7 @@ from wherry.core.instances.device_use import make_current
 from wherry.core.instances.devices import Gpus, may_use_gpus
 from wherry.core.instances.dispatcher import Dispatcher
 from wherry.core.instances.executable import Executable
-from wherry.core.instances.instance_slots import Maker, changed
+from wherry.core.instances.instance_slots import Maker
 from wherry.core.instances.resources import Resources
 from wherry.core.instances.runner import Runner
 from wherry.core.instances.sequence_inputs import SequenceInputs, callers_signature
@@ -90,7 +90,7 @@ class Builder:
                 f"{model!r} is not a model: decorate a function with @wherry.model, or subclass"
                 " wherry.Model"
             )
-        config = self.config_of(model, overrides)
+        config = model.config(**{**self._overrides.get(model.name, {}), **overrides})
         signature = model.signature(config.name)
         inputs = None
         if config.sequence is not None:
@@ -116,10 +116,6 @@ class Builder:
         return LoadedModel(
             model, config, signature, runner, self._clock, inputs, cache, size, is_here=is_here
         )
-
-    def config_of(self, model: Model, overrides: Mapping[str, Any]) -> ModelConfig:
-        """A model's settings, with `overrides` over all of them. ConfigError."""
-        return model.config(**{**self._overrides.get(model.name, {}), **overrides})
 
     def _pipeline(
         self, model: Pipeline[..., Any] | ModelOfModels, config: ModelConfig
@@ -177,26 +173,6 @@ class Builder:
         make = self._maker(model, config)
         devices = self._gpus.place(config.instances, may_use=may_use_gpus(model))
         return [Maker(make, config.name, n, device) for n, device in enumerate(devices)]
-
-    def resize(self, runner: Dispatcher, model: Model, config: ModelConfig) -> bool:
-        """Give a model that serves the instances of this configuration. False if it has to be
-        loaded anew for that, LoadFailed if one of them cannot be loaded: then it has those of
-        before."""
-        if runner.residence().get("resident") == "when asked":
-            return False  # it may sleep, or be about to
-        make = self._maker(model, config)
-        slots = runner.life.slots.makers
-        has = {n: one.device for n, one in slots.items() if isinstance(one, Maker)}
-        may_use = may_use_gpus(model) and any(one.uses_device for one in runner.instances)
-        surplus, missing = changed(has, self._gpus.place(config.instances, may_use=may_use))
-        if surplus and config.sequence is not None:
-            return False  # what is left of its sequences is on them
-
-        def makers(first: int) -> list[Maker]:
-            return [Maker(make, config.name, n, device) for n, device in enumerate(missing, first)]
-
-        runner.change_instances(surplus, makers)
-        return True
 
     def _maker(self, model: Model, config: ModelConfig) -> Callable[[str, Device], Any]:
         own_kind = model.make_instance
@@ -324,7 +300,6 @@ def _sequence_batcher(config: ModelConfig, sequence: SequenceBatching) -> Sequen
         max_sequence_idle=sequence.max_sequence_idle,
         max_queue_size=config.max_queue_size,
         rows_are_slots=direct and any(one.kind == "ready" for one in sequence.controls),
-        iterative=sequence.iterative,
     )
 
 

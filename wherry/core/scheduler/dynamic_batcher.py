@@ -116,9 +116,6 @@ class Batcher:
         rows = min(lane.rows, self.max_batch_size)
         return lane.oldest_at, self.forecast.batch_seconds(rows)
 
-    def reschedule(self, request: InferRequest, now: float) -> bool:
-        return False
-
     def broken(self) -> Sequence[tuple[InferRequest, WherryError]]:
         return ()
 

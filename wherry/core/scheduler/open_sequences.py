@@ -70,13 +70,11 @@ class OpenSequences:
     in order of arrival. After `max_idle` seconds without a step it is closed.
     """
 
-    def __init__(self, model: str, *, slots: int, max_idle: float, reuses_ids: bool) -> None:
-        """`reuses_ids`: a later request with the same id belongs to the same sequence."""
+    def __init__(self, model: str, *, slots: int, max_idle: float) -> None:
         self.queued_requests = 0
         self._model = model
         self._slots = slots
         self._max_idle = max_idle
-        self._reuses_ids = reuses_ids
         self._places: dict[int, Slots] = {}
         self._backlog: dict[OpenSequence, None] = {}
         #: Sequences that a further step may belong to.
@@ -122,9 +120,7 @@ class OpenSequences:
     # Steps
 
     def begin(self, id: int | str, now: float) -> OpenSequence:
-        sequence = OpenSequence(id, touched_at=now)
-        if self._reuses_ids:
-            self._open[id] = sequence
+        sequence = self._open[id] = OpenSequence(id, touched_at=now)
         return sequence
 
     def append(self, sequence: OpenSequence, request: InferRequest, now: float) -> None:
@@ -158,12 +154,8 @@ class OpenSequences:
     def ended(self, sequence: OpenSequence, now: float) -> None:
         sequence.running = None
         sequence.touched_at = now
-        if sequence.waiting:
-            return
-        if self._reuses_ids:
+        if not sequence.waiting:
             self._watch(sequence)
-        else:
-            self._close(sequence)
 
     def forget(self, request: InferRequest, why: str, kind: type[WherryError]) -> bool:
         """A waiting step will not run, nor will those behind it, up to the next START: they are

@@ -48,7 +48,6 @@ from wherry.triton.repository.mapping import datatype_of
 from wherry.triton.repository.normalise import inside
 from wherry.triton.repository.triton_config import (
     TritonConfig,
-    TritonInstanceGroup,
     TritonWarmup,
     TritonWarmupInput,
 )
@@ -133,13 +132,6 @@ class RepositoryModel(Model):
         if self.in_threads:
             found["isolation"] = "thread"
         return found
-
-    def use_groups(self, groups: list[TritonInstanceGroup]) -> None:
-        """Have these instance_groups from now on, in what is made of its arguments too."""
-        self.triton = msgspec.structs.replace(self.triton, instance_group=groups)
-        (folder, version, _, *rest), options = self.constructed_with
-        self.constructed_with = (folder, version, self.triton, *rest), options
-        self.__dict__.pop("inside", None)
 
     def cache_identity(self) -> bytes | None:
         if self.triton.ensemble_scheduling is not None:

@@ -33,7 +33,6 @@ from wherry.core.api import (
 from wherry.triton.backends.load import backend_for
 from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.loading.folders import Config, Patch, RepositoryFolders, cannot_load, uploaded
-from wherry.triton.loading.instance_update import InstanceUpdate, LoadedFrom
 from wherry.triton.repository.ensemble_graph import decoupled, member_problems, members
 from wherry.triton.repository.layout import Found
 from wherry.triton.repository.normalise import is_ensemble
@@ -77,8 +76,6 @@ class _Origin:
     lock: threading.Lock = field(default_factory=threading.Lock)
     #: Where the files are that came with the load request.
     files: Scratch | None = None
-    #: What it was loaded from.
-    source: LoadedFrom | None = None
     #: The models that it is made of, if it is an ensemble.
     members: Sequence[str] = ()
     #: Asked for by its own name, and not only as a member of an ensemble.
@@ -96,7 +93,6 @@ class RepositoryLoader:
         self._runtime = runtime
         self._repositories = repositories
         self._options = options
-        self._has_other_instances = InstanceUpdate(runtime, options.settings)
         self._lock = threading.Lock()
         self._origins: dict[str, _Origin] = {}
         self._retiring = ThreadGroup()
@@ -177,13 +173,8 @@ class RepositoryLoader:
             with origin.lock:
                 if unless_loaded and self._is_loaded(name):
                     return
-                source = LoadedFrom.of(found)
-                if scratch is None and self._has_other_instances(origin.source, source):
-                    origin.source = source
-                    return
                 replaced = self._replace(origin, self._with_members(found), on_ready)
                 old, origin.files, origin.members = origin.files, scratch, needed
-                origin.source = source
         if replaced or old is not None:
             self._retiring.start(lambda: self._free(replaced, old), f"wherry-replace-{name}")
 

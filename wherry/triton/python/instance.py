@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from wherry.core.api import (
-    RESCHEDULED,
     WARM_UP,
     Batch,
     BatchRun,
@@ -76,7 +75,7 @@ class WarmUp:
             for request, outcome in zip(run.requests, execution.outcomes, strict=True):
                 if request in execution.later:
                     continue
-                if isinstance(outcome, Failure) and outcome.error != RESCHEDULED:
+                if isinstance(outcome, Failure):
                     request.reply.settle(outcome.as_exception())
                 else:
                     request.reply.settle(InferResponse({}, request.rows))
@@ -227,7 +226,6 @@ class PythonInstance(Instance):
         warm_up = self.answers = WarmUp(requests, self.worker.ring)
         self.worker.post(self._requests.begin, [Batch(tuple(requests), rows, "warm-up")])
         self.worker.wait_for(warm_up.is_over)
-        self.worker.post(ModelRequests.forget_put_back, self._requests)
         warm_up.check()
 
     def _warm_up_request(self, columns: Columns, rows: int) -> InferRequest:

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from wherry.core.api import (
-    RESCHEDULED,
     Answers,
     Batch,
     BatchRun,
@@ -112,69 +111,6 @@ class RunningBatch(BatchRun, eq=False, kw_only=True):
         )
 
 
-class OpenRequests:
-    """Requests without their last response, by the numbers that identify them to the process.
-
-    For the thread that serves the process; `executing` and `number_of` for any thread.
-    """
-
-    __slots__ = ("_between", "_next", "_requests")
-
-    def __init__(self) -> None:
-        self._next = count(1)
-        self._requests: dict[int, InferRequest] = {}
-        #: Numbers of requests to be run again, between two runs.
-        self._between: set[int] = set()
-
-    def __repr__(self) -> str:
-        return f"<OpenRequests: {len(self._requests)}, of them {len(self._between)} between runs>"
-
-    def executing(self) -> list[InferRequest]:
-        """The requests in the process: all but those between two runs."""
-        return [one for number, one in list(self._requests.items()) if number not in self._between]
-
-    def all(self) -> list[tuple[int, InferRequest]]:
-        return list(self._requests.items())
-
-    def get(self, number: int) -> InferRequest | None:
-        """The request with this number; None after its last response."""
-        return self._requests.get(number)
-
-    def number_of(self, request: InferRequest) -> int | None:
-        return next((number for number, one in self.all() if one is request), None)
-
-    def open(self, request: InferRequest) -> int:
-        """The number of a request about to run. It is the same in each run, as response senders may
-        be held. Forgets settled requests that were to run again."""
-        number = None
-        if self._between:
-            for settled in [n for n in self._between if self._requests[n].reply.settled]:
-                self.forget(settled)
-            number = self.number_of(request)
-        if number is None:
-            number = next(self._next)
-            self._requests[number] = request
-        else:
-            self._between.discard(number)
-        return number
-
-    def put_back(self, number: int) -> None:
-        """Note that execute() has returned this request to be run again."""
-        self._between.add(number)
-
-    def forget(self, number: int) -> bool:
-        """Forget a request after its last response, or when another instance runs it. False: it was
-        forgotten before."""
-        if self._requests.pop(number, None) is None:
-            return False
-        self._between.discard(number)
-        return True
-
-    def forget_put_back(self) -> None:
-        for number in list(self._between):
-            self.forget(number)
-
-
 class ModelRequests:
     """The requests that an instance has been given. Where nothing else is said, for the thread of
     the event loop.
@@ -189,7 +125,9 @@ class ModelRequests:
         self._worker = worker
         self._config = config
         self._codec = codec
-        self._open = OpenRequests()
+        #: By the numbers that identify them to the process.
+        self._open: dict[int, InferRequest] = {}
+        self._numbers = count(1)
         #: The batches that are with the process, which runs them in this order.
         self._runs: deque[RunningBatch] = deque()
         #: When the process had run the last batch, by perf_counter_ns().
@@ -197,12 +135,12 @@ class ModelRequests:
 
     @property
     def executing(self) -> Collection[InferRequest]:
-        """The requests that are open, but for those between two runs. Any thread."""
-        return self._open.executing()
+        """The requests that are open. Any thread."""
+        return [*self._open.values()]
 
     def has(self, request: InferRequest) -> bool:
         """Whether it is open. Any thread."""
-        return self._open.number_of(request) is not None
+        return self._number_of(request) is not None
 
     def open_one(self, number: int) -> InferRequest | None:
         return self._open.get(number)
@@ -220,7 +158,8 @@ class ModelRequests:
             requests = answers.prepared(batch)
             numbers = []
             for request in requests:
-                numbers.append(self._open.open(request))  # noqa: PERF401 - takes less
+                numbers.append(number := next(self._numbers))
+                self._open[number] = request
             run = RunningBatch(batch, requests, answers.now(), numbers=numbers, codec=self._codec)
             for request in requests:
                 if request.trace is not None:
@@ -260,7 +199,7 @@ class ModelRequests:
 
     def cancel(self, request: InferRequest) -> None:
         """Tell the model that this request's caller has left."""
-        number = self._open.number_of(request)
+        number = self._number_of(request)
         if number is not None:
             self._worker.link.send(Plain(["cancel", number]))
 
@@ -270,14 +209,10 @@ class ModelRequests:
         if not self._worker.is_linked:  # they failed when its end was noticed
             return
         unloading = ModelNotReady(f"model {self._config.name!r} is unloading")
-        for number, request in self._open.all():
-            self._open.forget(number)
+        open_requests, self._open = self._open, {}
+        for number, request in open_requests.items():
             self._instance.answers.fail(request, unloading)
             self._worker.link.send(Plain(["cancel", number]))
-
-    def forget_put_back(self) -> None:
-        """Forget the requests to be run again: the warm-up is over."""
-        self._open.forget_put_back()
 
     # From the process
 
@@ -285,16 +220,13 @@ class ModelRequests:
         self, started_at: int, infer_ns: int, failure: list[str] | None, answers: Sequence[Any]
     ) -> BatchRun:
         """The oldest batch has been run. An answer is a decoded response, None (responses are sent
-        separately), "again" or "failed"."""
+        separately) or "failed"."""
         if not self._runs:
             raise Garbage("what came of no batch")
         run = self._runs.popleft()
         for index, answer in zip(run.members, answers, strict=True):
             number = run.numbers[index]
-            if answer == "again" and self._open.get(number) is not None:
-                run.outcomes[index] = self._again()
-                self._open.put_back(number)
-            elif answer is not None and self._open.forget(number):
+            if answer is not None and self._open.pop(number, None) is not None:
                 run.outcomes[index] = self._outcome(run, index, failure, answer)
             else:
                 run.leave(index)
@@ -320,16 +252,19 @@ class ModelRequests:
             elif self._codec.decoupled:
                 sends = answers.respond(request, _response(request, outcome, final))
             else:
-                self._open.forget(number)
+                self._open.pop(number, None)
                 answers.answer(request, _response(request, outcome, final))
                 return
         if final:
-            self._open.forget(number)
+            self._open.pop(number, None)
             if sends:
                 answers.answer(request, InferResponse({}, 0))
         elif not sends:
-            self._open.forget(number)
+            self._open.pop(number, None)
             self._worker.link.send(Plain(["cancel", number]))
+
+    def _number_of(self, request: InferRequest) -> int | None:
+        return next((number for number, one in [*self._open.items()] if one is request), None)
 
     def _outcome(
         self, run: RunningBatch, index: int, failure: list[str] | None, answer: Any
@@ -346,16 +281,9 @@ class ModelRequests:
             run.parameters[request] = answer_parameters
         return outputs
 
-    def _again(self) -> Failure:
-        return Failure(
-            RESCHEDULED,
-            "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: that needs model"
-            f" {self._config.name!r} to have sequence_batching {{ iterative_sequence: true }}",
-        )
-
     def _forget(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            self._open.forget(number)
+            self._open.pop(number, None)
 
 
 def _response(request: InferRequest, answer: ModelAnswer, final: bool) -> InferResponse:

@@ -1,8 +1,8 @@
-"""What do the fields of a Triton configuration mean as settings of a model here, and back?
+"""What do the fields of a Triton configuration mean as settings of a model here, and which of them
+describe another model to clients of Triton?
 
-Each subject has its two directions beside each other: `..._settings` reads Triton's, `triton_...`
-writes it. Microseconds become seconds here, and seconds microseconds. A round trip keeps every
-setting but those in NO_COUNTERPART and BECOME_A_POLICY.
+`..._settings` read Triton's fields, `triton_...` write them. Microseconds become seconds here, and
+seconds microseconds.
 """
 
 from __future__ import annotations
@@ -39,12 +39,9 @@ from wherry.triton.repository.triton_config import (
     TritonOptimizationPolicyPinnedMemoryBuffer,
     TritonOutput,
     TritonQueuePolicy,
-    TritonRateLimiter,
-    TritonRateLimiterResource,
     TritonResponseCache,
     TritonSequenceBatching,
     TritonSequenceBatchingControl,
-    TritonSequenceBatchingControlInput,
     TritonSequenceBatchingControlKind,
     TritonSequenceBatchingState,
     TritonSequenceBatchingStrategyDirect,
@@ -55,20 +52,6 @@ from wherry.triton.repository.triton_config import (
     TritonVersionPolicyLatest,
 )
 
-#: Settings that Triton's configuration has no field for.
-NO_COUNTERPART: Final = frozenset({
-    "version",  # the name of a folder
-    "warmup", "examples",  # rows; Triton's model_warmup names files
-    "wait_when_mixed",  # Triton never waits then
-    "description", "isolation", "execution_timeout", "stall_timeout", "unload_timeout",
-    "isolate_errors", "run_in_caller", "crash_budget", "crash_window", "max_restart_delay",
-    "max_unread_responses", "max_queue_wait", "max_queue_bytes", "route", "served_names",
-    "run_again", "resident", "memory", "offload",
-})  # fmt: skip
-
-#: Settings that come back as another one: as the queue policy of every level.
-BECOME_A_POLICY: Final = frozenset({"max_queue_size", "request_timeout"})
-
 #: A parameter of wherry's own: whether a request may run twice.
 RUN_AGAIN: Final = "RUN_AGAIN"
 
@@ -77,11 +60,11 @@ _DEVICES: Final[Mapping[str, TritonInstanceGroupKind]] = {
     "cpu": "KIND_CPU",
     "cuda": "KIND_GPU",
 }
-_CONTROLS: Final[Mapping[str, TritonSequenceBatchingControlKind]] = {
-    "start": "CONTROL_SEQUENCE_START",
-    "ready": "CONTROL_SEQUENCE_READY",
-    "end": "CONTROL_SEQUENCE_END",
-    "id": "CONTROL_SEQUENCE_CORRID",
+_CONTROLS: Final[Mapping[TritonSequenceBatchingControlKind, str]] = {
+    "CONTROL_SEQUENCE_START": "start",
+    "CONTROL_SEQUENCE_READY": "ready",
+    "CONTROL_SEQUENCE_END": "end",
+    "CONTROL_SEQUENCE_CORRID": "id",
 }
 
 
@@ -115,7 +98,8 @@ def settings(triton: TritonConfig, folder: str) -> dict[str, Any]:
 
 
 def triton_config(config: ModelConfig, signature: Signature) -> TritonConfig:
-    """Write settings and signature as the configuration with which Triton would serve them."""
+    """A model of another kind in Triton's words, as far as clients ask: its tensors, its instances,
+    and how its requests are batched."""
     pinned = TritonOptimizationPolicyPinnedMemoryBuffer(enable=True)
     triton = TritonConfig(
         name=config.name,
@@ -127,15 +111,40 @@ def triton_config(config: ModelConfig, signature: Signature) -> TritonConfig:
         optimization=TritonOptimizationPolicy(
             input_pinned_memory=pinned, output_pinned_memory=pinned
         ),
-        instance_group=_triton_instances(config),
+        instance_group=[
+            _triton_instances(config.name, number, group)
+            for number, group in enumerate(config.instances)
+        ],
         model_transaction_policy=TritonTransactionPolicy(decoupled=signature.streams),
     )
     if config.response_cache:
         triton.response_cache = TritonResponseCache(enable=True)
-    if config.sequence is not None:
-        triton.sequence_batching = _triton_sequence(config, config.sequence)
+    delay = _microseconds(config.max_queue_delay)
+    sizes = list(config.preferred_batch_sizes)
+    if (sequence := config.sequence) is not None:
+        triton.sequence_batching = TritonSequenceBatching(
+            max_sequence_idle_microseconds=_microseconds(sequence.max_sequence_idle)
+        )
+        if sequence.strategy == "direct":
+            triton.sequence_batching.direct = TritonSequenceBatchingStrategyDirect(
+                max_queue_delay_microseconds=delay,
+                minimum_slot_utilization=sequence.minimum_slot_utilization,
+            )
+        else:
+            triton.sequence_batching.oldest = TritonSequenceBatchingStrategyOldest(
+                max_candidate_sequences=sequence.max_candidate_sequences or config.max_batch_size,
+                preferred_batch_size=sizes,
+                max_queue_delay_microseconds=delay,
+                preserve_ordering=config.preserve_ordering,
+            )
     elif config.max_batch_size > 1 and config.share_batches:
-        triton.dynamic_batching = _triton_dynamic(config)
+        triton.dynamic_batching = TritonDynamicBatching(
+            preferred_batch_size=sizes,
+            max_queue_delay_microseconds=delay,
+            preserve_ordering=config.preserve_ordering,
+            priority_levels=config.priority_levels,
+            default_priority_level=config.default_priority if config.priority_levels else 0,
+        )
     return triton
 
 
@@ -235,29 +244,14 @@ def _groups(group: TritonInstanceGroup, backend: str) -> list[InstanceGroup]:
     return [InstanceGroup(count, device) for device in devices]
 
 
-def _triton_instances(config: ModelConfig) -> list[TritonInstanceGroup]:
-    limiter = None
-    if config.resources:
-        limiter = TritonRateLimiter(
-            resources=[
-                TritonRateLimiterResource(name=name, count=count)
-                for name, count in config.resources.items()
-            ],
-            priority=config.resource_priority,
-        )
-    groups = []
-    for number, group in enumerate(config.instances):
-        device, _, index = group.device.partition(":")
-        groups.append(
-            TritonInstanceGroup(
-                name=f"{config.name}_{number}",
-                kind=_DEVICES[device],
-                count=group.count,
-                gpus=[int(index)] if index else [],
-                rate_limiter=limiter,
-            )
-        )
-    return groups
+def _triton_instances(model: str, number: int, group: InstanceGroup) -> TritonInstanceGroup:
+    device, _, index = group.device.partition(":")
+    return TritonInstanceGroup(
+        name=f"{model}_{number}",
+        kind=_DEVICES[device],
+        count=group.count,
+        gpus=[int(index)] if index else [],
+    )
 
 
 # dynamic_batching
@@ -283,22 +277,6 @@ def _dynamic_settings(dynamic: TritonDynamicBatching) -> dict[str, Any]:
     return found
 
 
-def _triton_dynamic(config: ModelConfig) -> TritonDynamicBatching:
-    policies = {policy.level: policy for policy in config.queue_policies}
-    default = policies.pop(0, None)
-    if default is None and (config.request_timeout or config.max_queue_size):
-        default = QueuePolicy(timeout=config.request_timeout, max_queue_size=config.max_queue_size)
-    return TritonDynamicBatching(
-        preferred_batch_size=list(config.preferred_batch_sizes),
-        max_queue_delay_microseconds=_microseconds(config.max_queue_delay),
-        preserve_ordering=config.preserve_ordering,
-        priority_levels=config.priority_levels,
-        default_priority_level=config.default_priority if config.priority_levels else 0,
-        default_queue_policy=None if default is None else _triton_policy(default),
-        priority_queue_policy={level: _triton_policy(one) for level, one in policies.items()},
-    )
-
-
 def _policy(level: int, policy: TritonQueuePolicy) -> QueuePolicy:
     return QueuePolicy(
         level=level,
@@ -307,15 +285,6 @@ def _policy(level: int, policy: TritonQueuePolicy) -> QueuePolicy:
         allow_timeout_override=policy.allow_timeout_override,
         max_queue_size=policy.max_queue_size or None,
         triton=True,
-    )
-
-
-def _triton_policy(policy: QueuePolicy) -> TritonQueuePolicy:
-    return TritonQueuePolicy(
-        timeout_action="DELAY" if policy.timeout_action == "delay" else "REJECT",
-        default_timeout_microseconds=_microseconds(policy.timeout),
-        allow_timeout_override=policy.allow_timeout_override,
-        max_queue_size=policy.max_queue_size or 0,
     )
 
 
@@ -341,7 +310,6 @@ def _sequence_settings(
     if batching.max_sequence_idle_microseconds:
         how["max_sequence_idle"] = batching.max_sequence_idle_microseconds / 1e6
     found["sequence"] = SequenceBatching(
-        iterative=batching.iterative_sequence,
         controls=tuple(
             _control(control_input.name, control)
             for control_input in batching.control_input
@@ -353,42 +321,8 @@ def _sequence_settings(
     return found
 
 
-def _triton_sequence(config: ModelConfig, batching: SequenceBatching) -> TritonSequenceBatching:
-    triton = TritonSequenceBatching(
-        max_sequence_idle_microseconds=_microseconds(batching.max_sequence_idle),
-        control_input=[
-            TritonSequenceBatchingControlInput(name=one.name, control=[_triton_control(one)])
-            for one in batching.controls
-        ],
-        state=[
-            TritonSequenceBatchingState(
-                input_name=state.input,
-                output_name=state.output,
-                data_type=_triton_type(state.datatype),
-                dims=list(state.shape),
-            )
-            for state in batching.states
-        ],
-        iterative_sequence=batching.iterative,
-    )
-    delay = _microseconds(config.max_queue_delay)
-    if batching.strategy == "direct":
-        triton.direct = TritonSequenceBatchingStrategyDirect(
-            max_queue_delay_microseconds=delay,
-            minimum_slot_utilization=batching.minimum_slot_utilization,
-        )
-    else:
-        triton.oldest = TritonSequenceBatchingStrategyOldest(
-            max_candidate_sequences=batching.max_candidate_sequences or config.max_batch_size,
-            preferred_batch_size=list(config.preferred_batch_sizes),
-            max_queue_delay_microseconds=delay,
-            preserve_ordering=config.preserve_ordering,
-        )
-    return triton
-
-
 def _control(name: str, control: TritonSequenceBatchingControl) -> SequenceControl:
-    kind = next(kind for kind, theirs in _CONTROLS.items() if theirs == control.kind)
+    kind = _CONTROLS[control.kind]
     if kind == "id":
         return SequenceControl(kind, name, datatype=_datatype(control.data_type))
     choices = (
@@ -403,21 +337,6 @@ def _control(name: str, control: TritonSequenceBatchingControl) -> SequenceContr
         f"sequence_batching: control {name!r} needs two values, for false and true, in one of"
         " int32_false_true, fp32_false_true and bool_false_true"
     )
-
-
-def _triton_control(control: SequenceControl) -> TritonSequenceBatchingControl:
-    made = TritonSequenceBatchingControl(kind=_CONTROLS[control.kind])
-    if control.kind == "id":
-        made.data_type = _triton_type(control.datatype or "UINT64")
-        return made
-    no, yes = control.false, control.true
-    if control.datatype == "INT32":
-        made.int32_false_true = [int(no), int(yes)]
-    elif control.datatype == "BOOL":
-        made.bool_false_true = [bool(no), bool(yes)]
-    else:
-        made.fp32_false_true = [no, yes]
-    return made
 
 
 def _state(state: TritonSequenceBatchingState, returned: bool, folder: str) -> SequenceState:

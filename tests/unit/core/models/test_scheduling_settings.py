@@ -184,9 +184,4 @@ def test_clients_can_see_from_the_configuration_that_a_model_takes_sequences() -
         told = client.get("/v2/models/adder/config").json
         assert "dynamic_batching" not in told
         assert told["sequence_batching"]["direct"]["minimum_slot_utilization"] == 0.0
-        controls = told["sequence_batching"]["control_input"]
-        assert [(one["name"], one["control"][0]["kind"]) for one in controls] == [
-            ("start", "CONTROL_SEQUENCE_START"),
-            ("id", "CONTROL_SEQUENCE_CORRID"),
-        ]
         assert [one["name"] for one in told["input"]] == ["x"]

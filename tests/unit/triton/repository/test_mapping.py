@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherry.core.models.config import (
-    FIELDS,
     InstanceGroup,
     ModelConfig,
     QueuePolicy,
@@ -23,7 +22,7 @@ from wherry.core.models.signature import Signature
 from wherry.core.values.datatypes import BYTES, DATATYPES, Form, TensorSpec
 from wherry.core.values.errors import ConfigError
 from wherry.triton.repository import mapping
-from wherry.triton.repository.json_form import filled, from_json, set_fields
+from wherry.triton.repository.json_form import filled, from_json
 from wherry.triton.repository.pbtxt import parse
 from wherry.triton.repository.triton_config import (
     TritonConfig,
@@ -116,12 +115,10 @@ def test_sequences_are_direct_unless_they_are_oldest() -> None:
         max_sequence_idle=5.0, minimum_slot_utilization=0.5
     )
     oldest = settings(
-        "sequence_batching { iterative_sequence: true oldest { max_candidate_sequences: 9"
+        "sequence_batching { oldest { max_candidate_sequences: 9"
         " preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 10 preserve_ordering: true } }"
     )
-    assert oldest["sequence"] == SequenceBatching(
-        strategy="oldest", max_candidate_sequences=9, iterative=True
-    )
+    assert oldest["sequence"] == SequenceBatching(strategy="oldest", max_candidate_sequences=9)
     assert oldest["preferred_batch_sizes"] == (4,)
     assert oldest["preserve_ordering"] is True
 
@@ -178,9 +175,8 @@ def test_a_state_that_is_an_output_too_is_returned() -> None:
     assert found.hidden_outputs == set()
 
 
-# And back
+# And back, for clients
 
-SECONDS = st.integers(1, 10**9).map(lambda microseconds: microseconds / 1e6)
 NAMES = st.text("abc", min_size=1, max_size=4)
 
 
@@ -188,161 +184,29 @@ def signature(*inputs: TensorSpec, outputs: tuple[TensorSpec, ...] = ()) -> Sign
     return Signature(inputs, outputs, False, False, False, "named")
 
 
-@st.composite
-def policies(draw: st.DrawFn, level: int) -> QueuePolicy:
-    return QueuePolicy(
-        level=level,
-        timeout=draw(st.none() | SECONDS),
-        timeout_action=draw(st.sampled_from(["reject", "delay"])),
-        allow_timeout_override=draw(st.booleans()),
-        max_queue_size=draw(st.none() | st.integers(1, 2**32 - 1)),
-        triton=True,
-    )
-
-
-@st.composite
-def dynamic(draw: st.DrawFn, max_batch_size: int) -> dict[str, Any]:
-    sizes = draw(st.sets(st.integers(1, max_batch_size), max_size=3))
-    levels = draw(st.integers(0, 3))
-    found = {
-        "preferred_batch_sizes": tuple(sorted(sizes)),
-        "max_queue_delay": draw(st.just(0.0) | SECONDS if sizes else st.none() | SECONDS),
-        "preserve_ordering": draw(st.booleans()),
-        "priority_levels": levels,
-        "queue_policies": tuple(
-            draw(policies(level)) for level in range(levels + 1) if draw(st.booleans())
-        ),
-    }
-    return {**found, "default_priority": draw(st.integers(1, levels))} if levels else found
-
-
-@st.composite
-def sequences(draw: st.DrawFn, max_batch_size: int) -> dict[str, Any]:
-    strategy = draw(st.sampled_from(["direct", "oldest"]))
-    controls = [
-        SequenceControl(kind, f"c_{kind}", 0.0, 1.0, draw(st.sampled_from(["INT32", "BOOL"])))
-        for kind in draw(st.sets(st.sampled_from(["start", "end", "ready"])))
-    ]
-    if draw(st.booleans()):
-        controls.append(SequenceControl("id", "c_id", datatype=draw(st.sampled_from(["INT64"]))))
-    found: dict[str, Any] = {"max_queue_delay": draw(st.just(0.0) | SECONDS)}
-    if strategy == "oldest":
-        sizes = draw(st.sets(st.integers(1, max(1, max_batch_size)), max_size=3))
-        found["preferred_batch_sizes"] = tuple(sorted(sizes)) if max_batch_size else ()
-        found["preserve_ordering"] = draw(st.booleans())
-        how: dict[str, Any] = {"max_candidate_sequences": draw(st.integers(1, 99))}
-    else:
-        how = {"minimum_slot_utilization": draw(st.sampled_from([0.0, 0.5, 1.0]))}
-    found["sequence"] = SequenceBatching(
-        strategy=strategy,
-        max_sequence_idle=draw(SECONDS),
-        iterative=draw(st.booleans()),
-        controls=tuple(controls),
-        states=tuple(
-            SequenceState(f"{name}_in", f"{name}_out", "INT32", (1, 2))
-            for name in sorted(draw(st.sets(NAMES, max_size=2)))
-        ),
-        **how,
-    )
-    return {**found, "priority_levels": 0}
-
-
-@st.composite
-def configs(draw: st.DrawFn) -> ModelConfig:
-    """What a TritonConfig can say, and no more."""
-    most = draw(st.integers(0, 64))
-    how = draw(st.sampled_from(["alone", "together", "sequence"]))
-    found: dict[str, Any] = {"priority_levels": 0, "share_batches": False}
-    if how == "together" and most > 1:
-        found = draw(dynamic(most))
-    elif how == "sequence":
-        found = draw(sequences(most))
-    devices = st.sampled_from(["auto", "cpu", "cuda", "cuda:0", "cuda:7"])
-    groups = st.builds(InstanceGroup, st.integers(1, 9), devices)
-    if needs := draw(st.dictionaries(NAMES, st.integers(1, 9), max_size=2)):
-        found |= {"resources": needs, "resource_priority": draw(st.integers(1, 9))}
-    return ModelConfig(
-        name="m",
-        max_batch_size=most,
-        max_queue_size=None,
-        response_cache=draw(st.booleans()),
-        instances=tuple(draw(st.lists(groups, min_size=1, max_size=3))),
-        **found,
-    )
-
-
-@given(configs())
-def test_a_round_trip_keeps_every_setting_that_triton_can_say(config: ModelConfig) -> None:
-    triton = mapping.triton_config(config, signature())
-    back = made(triton.name, mapping.settings(triton, FOLDER))
-    for field in FIELDS.keys() - mapping.NO_COUNTERPART - mapping.BECOME_A_POLICY:
-        assert getattr(back, field) == getattr(config, field), field
-
-
-@given(configs())
-def test_what_is_written_makes_sense_and_both_notations_keep_it(config: ModelConfig) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"max_queue_delay": 0.5, "preferred_batch_sizes": (4,), "preserve_ordering": True},
+        {"priority_levels": 3, "default_priority": 2, "response_cache": True},
+        {"instances": (InstanceGroup(2, "cuda:1"), InstanceGroup(3, "cpu"))},
+        {"priority_levels": 0, "sequence": SequenceBatching(max_sequence_idle=2.0)},
+        {
+            "priority_levels": 0,
+            "sequence": SequenceBatching(strategy="oldest", max_candidate_sequences=9),
+            "preferred_batch_sizes": (4,),
+        },
+    ],
+)
+def test_clients_see_how_requests_are_batched(settings: dict[str, Any]) -> None:
+    config = ModelConfig(name="m", max_batch_size=8, **settings)
     triton = mapping.triton_config(config, signature())
     assert not list(problems_of(triton))
-    assert from_json(set_fields(triton)) == triton
     assert from_json(filled(triton)) == triton
-
-
-#: Another value of each setting. A new setting has its counterpart, or is named as one without.
-OTHERS: dict[str, Any] = {
-    "name": "n",
-    "version": "2",
-    "description": "d",
-    "max_batch_size": 9,
-    "max_queue_delay": 0.5,
-    "preferred_batch_sizes": (4,),
-    "wait_when_mixed": False,
-    "share_batches": False,
-    "max_queue_size": 7,
-    "max_queue_wait": 1.0,
-    "max_queue_bytes": 100,
-    "memory": 100,
-    "offload": True,
-    "resident": "always",
-    "request_timeout": 1.0,
-    "preserve_ordering": True,
-    "queue_policies": (QueuePolicy(level=1, timeout=1.0),),
-    "response_cache": True,
-    "priority_levels": 9,
-    "default_priority": 1,
-    "instances": (InstanceGroup(2),),
-    "resources": {"r": 1},
-    "resource_priority": 2,
-    "isolation": "process",
-    "execution_timeout": 1.0,
-    "stall_timeout": 1.0,
-    "unload_timeout": 1.0,
-    "isolate_errors": False,
-    "run_again": False,
-    "run_in_caller": False,
-    "crash_budget": 1,
-    "crash_window": 1.0,
-    "max_restart_delay": 1.0,
-    "sequence": SequenceBatching(),
-    "max_unread_responses": 1,
-    "route": "/predict",
-    "served_names": ("org/m",),
-    "warmup": ({"x": 1},),
-    "examples": ({"x": 1},),
-}
-
-
-@pytest.mark.parametrize("field", sorted(FIELDS))
-def test_a_setting_has_a_counterpart_or_is_named_as_one_without(field: str) -> None:
-    config = ModelConfig(name="m", max_batch_size=8, resources={"gpu": 1})
-    other = replace(config, **{field: OTHERS[field]})
-    same = mapping.triton_config(other, signature()) == mapping.triton_config(config, signature())
-    assert same == (field in mapping.NO_COUNTERPART)
-
-
-def test_a_models_own_bounds_become_the_policy_of_every_level() -> None:
-    config = ModelConfig(name="m", max_batch_size=8, request_timeout=2.0, max_queue_size=5)
-    back = mapping.settings(mapping.triton_config(config, signature()), FOLDER)
-    assert back["queue_policies"] == (QueuePolicy(timeout=2.0, max_queue_size=5, triton=True),)
+    back = made("m", mapping.settings(triton, FOLDER))
+    for field, value in settings.items():
+        assert getattr(back, field) == value
 
 
 @st.composite

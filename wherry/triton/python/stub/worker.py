@@ -229,7 +229,9 @@ class Worker:
     def _outcomes(self, result: Any, requests: list[Any]) -> list[Any]:
         """The outcome of each request. Raises if the model returned anything invalid."""
         if result is None:
-            return [request._leave() for request in requests]
+            for request in requests:
+                request._begin_exchange()
+            return [None] * len(requests)
         if self._decoupled:
             raise _WrongAnswer(
                 f"Python model '{self._instance}' is using the decoupled mode and the execute"
@@ -250,15 +252,9 @@ class Worker:
                 )
         outcomes: list[Any] = []
         for request, response in zip(requests, result):  # noqa: B905 - Python 3.8 has no strict
-            if response is None:
-                outcomes.append(request._leave())
-                continue
-            if request._release == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
-                raise _WrongAnswer(  # Triton's spelling
-                    "Expected a None object in the execute function return list for reschduled"
-                    " request"
-                )
-            if not request._end():
+            if response is None:  # a sender answers it, or its exchange reports that it was dropped
+                request._begin_exchange()
+            elif not request._end():
                 raise _WrongAnswer(
                     "execute() returned a response for a request that its response sender had"
                     " answered"
@@ -331,11 +327,7 @@ class Worker:
         # Reported now, so that the server sends the next list.
         self._link.executed(started, 0, None, [None] * len(requests))
         try:
-            outcomes = self._outcomes(await self._model.execute(requests), requests)
-            if "again" in outcomes:
-                raise _WrongAnswer(
-                    "an `async def execute` of a decoupled model cannot reschedule a request"
-                )
+            self._outcomes(await self._model.execute(requests), requests)
         except BaseException as error:  # noqa: BLE001 - the model's code: a panic is not an Exception
             text, trace = self._failure(error)
             sys.stderr.write(trace)
