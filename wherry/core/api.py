@@ -196,7 +196,6 @@ if TYPE_CHECKING:
     from wherry.core.values.tensors import for_code as for_code
     from wherry.core.values.tensors import is_tensor as is_tensor
     from wherry.core.values.tensors import view as view
-    from wherry.core.workers.descendants import end_descendants as end_descendants
     from wherry.core.workers.encoding import Garbage as Garbage
     from wherry.core.workers.link import LARGE_BYTES as LARGE_BYTES
     from wherry.core.workers.link import Messages as Messages
@@ -205,6 +204,7 @@ if TYPE_CHECKING:
     from wherry.core.workers.loop import new_event_loop as new_event_loop
     from wherry.core.workers.message_socket import FrameSocket as FrameSocket
     from wherry.core.workers.message_socket import MessageSocket as MessageSocket
+    from wherry.core.workers.process import end_descendants as end_descendants
     from wherry.core.workers.process import start_worker as start_worker
     from wherry.core.workers.python_path import for_children as for_children
     from wherry.core.workers.python_path import import_from as import_from
@@ -296,12 +296,11 @@ else:
                 "value_bytes"
             ),
             "values.tensors": "for_code is_tensor view",
-            "workers.descendants": "end_descendants",
             "workers.encoding": "Garbage",
             "workers.link": "LARGE_BYTES Messages WorkerLink",
             "workers.loop": "LoopCalls new_event_loop",
             "workers.message_socket": "FrameSocket MessageSocket",
-            "workers.process": "start_worker",
+            "workers.process": "end_descendants start_worker",
             "workers.python_path": "for_children import_from",
         },
     )

@@ -97,7 +97,11 @@ def broken_by(text: str) -> str:
 def out_of_memory(error: BaseException) -> bool:
     """Is it, or one that it stands for, for lack of memory, on a device or here?"""
     return any(
-        isinstance(one, MemoryError) or _lacks_memory(f"{type(one).__name__}: {_text(one)}")
+        isinstance(one, MemoryError)
+        or (
+            _MEMORY.search(text := f"{type(one).__name__}: {_text(one)}")
+            and not _FAULT.search(_unquoted(text))
+        )
         for one in _chain(error)
     )
 
@@ -138,10 +142,6 @@ def _unquoted(text: str) -> str:
 
 def _is_harmless(text: str) -> bool:
     return bool(_MEMORY.search(text) or _REFUSED.search(text.partition("\n")[0]))
-
-
-def _lacks_memory(text: str) -> bool:
-    return bool(_MEMORY.search(text)) and not _FAULT.search(_unquoted(text))
 
 
 def _text(error: BaseException) -> str:

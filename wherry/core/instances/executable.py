@@ -26,8 +26,7 @@ from wherry.core.instances.device_use import make_current, torch_device
 from wherry.core.instances.media_rows import Decoded, MediaRows
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.model_outputs import ModelOutputs
-from wherry.core.instances.own_answers import OwnAnswers
-from wherry.core.instances.own_rows import gather_rows
+from wherry.core.instances.own_rows import OwnAnswers, gather_rows
 from wherry.core.instances.reruns import Reruns, Sent
 from wherry.core.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.core.models.config import ModelConfig

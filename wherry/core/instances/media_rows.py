@@ -40,11 +40,8 @@ class MediaRows:
     def __init__(self, signature: Signature, model: str) -> None:
         self._model = model
         self._inputs = [(spec.name, spec.media) for spec in signature.inputs if spec.media]
+        self.has_inputs = bool(self._inputs)
         self._outputs = [spec.media for spec in signature.outputs if spec.media]
-
-    @property
-    def has_inputs(self) -> bool:
-        return bool(self._inputs)
 
     def require(self) -> None:
         """Import what decodes them. ConfigError names the package that is missing."""

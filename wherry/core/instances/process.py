@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -119,7 +120,7 @@ class ProcessInstance(WorkerInstance, Instance):
             try:
                 run = _PendingBatch(batch, answers.prepared(batch), answers.now())
                 if not run.requests:
-                    self.worker.post(self._finish_empty, run)
+                    self.worker.post(partial(self.answers.finished, self), (run,))
                     continue
                 for request in run.requests:
                     if request.trace is not None:
@@ -132,14 +133,12 @@ class ProcessInstance(WorkerInstance, Instance):
                 answers.crashed(self, batch)
         self.worker.link.write()
 
-    def _finish_empty(self, run: _PendingBatch) -> None:
-        self.answers.finished(self, (run,))
-
     def _send(self, run: _PendingBatch, requests: Sequence[InferRequest]) -> None:
-        if len(requests) == 1:
-            columns, counts = requests[0].inputs, [requests[0].rows]
-        else:
-            columns, counts = _gather(requests), [request.rows for request in requests]
+        columns: dict[str, Any] = requests[0].inputs
+        counts = [requests[0].rows]
+        if len(requests) > 1:
+            columns = {name: gathered([one.inputs[name] for one in requests]) for name in columns}
+            counts = [request.rows for request in requests]
         arrays, others = _sizes(columns)
         if arrays > SMALL_BYTES:
             self.takes_ahead = False
@@ -344,11 +343,6 @@ class _PendingBatch(BatchRun, eq=False):
             return list(of_sent)
         each = {**self.failures, **dict(zip(self.sent, of_sent, strict=False))}
         return [each[i] for i in range(len(self.requests))]
-
-
-def _gather(requests: Sequence[InferRequest]) -> dict[str, Any]:
-    first = requests[0].inputs
-    return {name: gathered([request.inputs[name] for request in requests]) for name in first}
 
 
 def are_large(inputs: Iterable[Columns]) -> bool:

@@ -37,7 +37,7 @@ from wherry.core.instances.device_use import (
 )
 from wherry.core.instances.executable import Executable
 from wherry.core.instances.model_errors import model_errors, parent_decides
-from wherry.core.instances.own_answers import unsendable
+from wherry.core.instances.own_rows import unsendable
 from wherry.core.instances.source import import_model, received
 from wherry.core.instances.step_loop import StepLoop
 from wherry.core.instances.thread import stream

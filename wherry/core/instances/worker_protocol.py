@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.instances.own_answers import unsendable
+from wherry.core.instances.own_rows import unsendable
 from wherry.core.instances.source import AnyText, Source
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device

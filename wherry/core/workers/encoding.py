@@ -32,8 +32,7 @@ from wherry.core.values.media import FileBytes
 from wherry.core.values.request import MASKED, Array, Column, is_masked
 from wherry.core.workers.shared_memory import ArrayFile, Region
 
-#: A longer body is garbage (and a message of that size is refused before it is sent); where
-#: processes of other machines send, less is.
+#: A longer body is garbage, and a message of that size is refused before it is sent.
 MAX_MESSAGE_BYTES = 1 << 30
 #: A memory file comes with the frame: its descriptor was sent with, or before, its first byte.
 HAS_FILE = 1
@@ -57,13 +56,10 @@ class Garbage(Exception):
     """What came from the other process is not a message."""
 
 
-def header(
-    size: int, shared_bytes: int = 0, flags: int = 0, most: int = MAX_MESSAGE_BYTES
-) -> bytes:
-    """The header of the frame whose body has `size` bytes. Raises ValueError if that is more than
-    `most`."""
-    if size > most:
-        raise ValueError(f"{size} bytes are more than one batch may hold ({most})")
+def header(size: int, shared_bytes: int = 0, flags: int = 0) -> bytes:
+    """The header of the frame whose body has `size` bytes. ValueError if these are too many."""
+    if size > MAX_MESSAGE_BYTES:
+        raise ValueError(f"{size} bytes are more than one batch may hold ({MAX_MESSAGE_BYTES})")
     return _HEADER.pack(size, shared_bytes, flags, _MARK)
 
 
@@ -74,11 +70,9 @@ def flagged(frame: bytes, flag: int) -> bytes:
 
 
 class FrameBuffer:
-    """Takes bytes as they come, gives frames whose bodies have `most` bytes at most. Pure: what
-    `read` is given puts the next bytes in."""
+    """Takes bytes as they come, gives frames. Pure: what `read` is given puts the next bytes in."""
 
-    def __init__(self, most: int = MAX_MESSAGE_BYTES) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._view = memoryview(bytearray(_BUFFER_BYTES))
         #: What has come of the next frame lies between these.
         self._start = self._stop = 0
@@ -111,7 +105,7 @@ class FrameBuffer:
         self._missing_bytes = _HEADER_BYTES
         while stop - start >= _HEADER_BYTES:
             length, shared_bytes, flags, mark = _HEADER.unpack_from(view, start)
-            if mark != _MARK or length > self._most:
+            if mark != _MARK or length > MAX_MESSAGE_BYTES:
                 frames.append((view[start : min(start + 16, stop)], 0, IS_GARBAGE))
                 break
             body = start + _HEADER_BYTES
@@ -204,13 +198,10 @@ def _with_blobs(column: Any) -> Any:
 
 
 class MessageEncoder:
-    """Makes frames of messages, whose bodies have `most` bytes at most. For one thread at a time.
+    """Makes frames of messages. For one thread at a time. `inline`: arrays of any size lie in
+    them."""
 
-    `inline`: arrays of any size lie in their messages, as the other process is on another machine.
-    """
-
-    def __init__(self, *, inline: bool = False, most: int = MAX_MESSAGE_BYTES) -> None:
-        self._most = most
+    def __init__(self, *, inline: bool = False) -> None:
         self._inline_bytes = sys.maxsize if inline else INLINE_BYTES_WITHOUT_SLAB
         #: Where arrays go that are too large for their message, if they may.
         self.region: Region | None = None
@@ -236,10 +227,12 @@ class MessageEncoder:
         try:
             body = self.body(message)
             size = len(body)
-            if size <= self._most and not self._shared_bytes and self.file is None:  # as most
+            if (
+                size <= MAX_MESSAGE_BYTES and not self._shared_bytes and self.file is None
+            ):  # as most
                 return _HEADER.pack(size, 0, 0, _MARK) + body
             flags = 0 if self.file is None else HAS_FILE
-            return header(size, self._shared_bytes, flags, self._most) + body
+            return header(size, self._shared_bytes, flags) + body
         except BaseException:
             if self.file is not None:
                 self.file.close()

@@ -76,14 +76,8 @@ class Loop(Protocol):
 
 
 class Messages(Protocol):
-    """What the link asks of its sockets and their encoding (`MessageSocket`). Nothing blocks.
-
-    `add` encodes a message for the next `write`; what it raises is handed to `refused`, and then
-    nothing of the message is sent. `write` returns False while the socket is full. `read` receives
-    what is there, once all that came before is decoded, and returns False if nothing is. `decode`
-    returns the messages that have come whole, in order, up to the first that is larger than
-    `limit` or cannot be decoded; if there is such a one, `has_left` is true, and `decode_next`
-    returns it, or raises Garbage.
+    """What the link asks of its sockets and their encoding, as `FrameSocket` says it. Nothing
+    blocks. If `add` raises, nothing of the message is sent.
 
     The link calls `add` and `decode_next` in another thread for large messages, one at a time each.
     Meanwhile it calls neither `add` nor `write`, or neither `read` nor `decode`, in the loop.

@@ -23,7 +23,6 @@ from wherry.core.workers.encoding import (
     HAS_FILE,
     IS_GARBAGE,
     KEEPS_SLAB,
-    MAX_MESSAGE_BYTES,
     Frame,
     FrameBuffer,
     Garbage,
@@ -66,7 +65,6 @@ class FrameSocket:
         decoder: FrameDecoder,
         *,
         wait: Callable[[int, int], None] | None = None,
-        most: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self._source = source
         self._target = target
@@ -74,7 +72,7 @@ class FrameSocket:
         self._decoder = decoder
         #: May be replaced, for another thread.
         self.wait = wait
-        self._buffer = FrameBuffer(most)
+        self._buffer = FrameBuffer()
         #: Those that have come and are not decoded.
         self._frames: deque[Frame] = deque()
         #: May descriptors come? If none can, receiving is a third cheaper.

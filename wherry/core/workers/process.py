@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from glob import iglob
 from pathlib import Path
 
 from wherry.core.workers.encoding import Garbage
@@ -320,3 +321,35 @@ def _how(status: int) -> tuple[str, str]:
     with contextlib.suppress(ValueError):
         name = signal.Signals(-status).name
     return f"was killed by {name}", name
+
+
+def end_descendants() -> None:
+    """End what this process, and that in turn, has started, by SIGTERM and then SIGKILL. What is in
+    a session of its own stays, and so does all of it where there is no Linux."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        ends_at = time.monotonic() + _TERM_SECONDS
+        running = [*_descendants(os.getpid())]
+        for pid in running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        while running and time.monotonic() < ends_at:
+            time.sleep(_LOOK)
+            running = [*_descendants(os.getpid())]
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for file in iglob(f"/proc/{pid}/task/*/children"):
+        with contextlib.suppress(OSError):  # it has just ended
+            for child in map(int, Path(file).read_text().split()):
+                yield from _descendants(child)
+                if _is_to_end(child):
+                    yield child
+
+
+def _is_to_end(pid: int) -> bool:
+    """Not a zombie, nor what takes a model's shared memory away once all others have ended."""
+    with contextlib.suppress(OSError):
+        state, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        tracker = b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return state != "Z" and os.getsid(pid) == os.getsid(0) and not tracker
+    return False
