@@ -24,9 +24,9 @@ from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device, Model
 from wherry.core.observability.otel.following import begun
 from wherry.core.scheduler.instance_table import BatchRun
-from wherry.core.values.execution import Execution, Failure
+from wherry.core.values.execution import Failure
 from wherry.core.values.media_codec import is_converted
-from wherry.core.values.request import Batch, Columns, InferRequest
+from wherry.core.values.request import Batch, Columns
 from wherry.core.workers.encoding import (
     BLOB_BYTES,
     INLINE_BYTES_WITHOUT_SLAB,
@@ -128,12 +128,13 @@ class ProcessInstance(WorkerInstance, Instance):
                         break
                 if self._streams and run.requests[-1].streams:
                     run.stream = answers.stream_run(self, run)
-                self._send(run, run.requests)
+                self._send(run)
             except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
                 answers.crashed(self, batch)
         self.worker.link.write()
 
-    def _send(self, run: _PendingBatch, requests: Sequence[InferRequest]) -> None:
+    def _send(self, run: _PendingBatch) -> None:
+        requests = run.requests
         columns: dict[str, Any] = requests[0].inputs
         counts = [requests[0].rows]
         if len(requests) > 1:
@@ -180,24 +181,21 @@ class ProcessInstance(WorkerInstance, Instance):
             self.answers.crashed(self, run.batch)
 
     def _send_without_unsendable(self, run: _PendingBatch, error: Exception) -> None:
-        if run.sent is None:
-            run.sent = range(len(run.requests))
-        reasons = {i: why_not_sent(run.requests[i].inputs) for i in run.sent}
+        reasons = {request: why_not_sent(request.inputs) for request in run.requests}
         if not any(reasons.values()):  # each of them could be sent, but not all together
             reasons = dict.fromkeys(reasons, str(error))
-        for i, reason in reasons.items():
+        run.requests = [request for request, reason in reasons.items() if not reason]
+        for request, reason in reasons.items():
             if reason:
                 text = f"model {self._config.name!r}: {reason}"
-                run.failures[i] = Failure("InvalidRequest", text)
-        run.sent = good = [i for i in run.sent if i not in run.failures]
-        if good:
-            self._send(run, [run.requests[i] for i in good])
-            self.worker.link.write()
-        elif run.stream is None:
-            run.execution = Execution(run.outcomes([]))
+                self.answers.failed(request, Failure("InvalidRequest", text), self.name)
+        if not run.requests:
             self.answers.finished(self, (run,))
-        else:
-            self.answers.streamed(run.stream, run.outcomes([]))
+            return
+        if run.stream is not None:
+            run.stream = self.answers.stream_run(self, run)
+        self._send(run)
+        self.worker.link.write()
 
     # The loop: a message arrives
 
@@ -256,8 +254,6 @@ class ProcessInstance(WorkerInstance, Instance):
             run.started += behind_ns * 1e-9
             run.started_ns = self._ran_ns
         run.execution = result.execution(run.message.counts, run.started_ns)
-        if run.sent is not None:
-            run.execution.outcomes = run.outcomes(run.execution.outcomes)
         self._ran_ns = result.started_at + result.infer_ns
         self._runs.popleft()
         if self.takes_ahead and isinstance(result, worker_protocol.Result):
@@ -270,8 +266,7 @@ class ProcessInstance(WorkerInstance, Instance):
     def _responded(
         self, run: _PendingBatch, stream: StreamRun, message: worker_protocol.Respond
     ) -> None:
-        sent = run.requests if run.sent is None else run.sent
-        if not 0 <= message.index < len(sent):
+        if not 0 <= message.index < len(run.requests):
             raise Garbage("a response to no request")
         if message.index in run.gone:
             return
@@ -301,18 +296,17 @@ class ProcessInstance(WorkerInstance, Instance):
     def _respond(
         self, run: _PendingBatch, stream: StreamRun, message: worker_protocol.Respond
     ) -> None:
-        index = message.index if run.sent is None else run.sent[message.index]
-        if not stream.respond(index, message.columns):
+        if not stream.respond(message.index, message.columns):
             run.gone |= {message.index}
             self.worker.link.send(worker_protocol.Cancel(message.index))
 
     def _streamed(
         self, run: _PendingBatch, stream: StreamRun, end: worker_protocol.GenerateEnd
     ) -> None:
-        if len(end.failures) != len(run.requests if run.sent is None else run.sent):
+        if len(end.failures) != len(run.requests):
             raise Garbage("a stream with another end")
         self._runs.popleft()
-        self.answers.streamed(stream, run.outcomes(end.failures))
+        self.answers.streamed(stream, end.failures)
 
 
 class _PendingBatch(BatchRun, eq=False):
@@ -326,23 +320,13 @@ class _PendingBatch(BatchRun, eq=False):
     message: worker_protocol.Execute | worker_protocol.Generate | None = None
     #: Encoding it takes long.
     large: bool = False
-    #: Which of the requests were sent, if some could not be, and why those could not.
-    sent: Sequence[int] | None = None
-    failures: dict[int, Failure] = msgspec.field(default_factory=dict)
-    #: Of a stream: requests, as they were sent, whose callers are gone.
+    #: Of a stream: requests, by their numbers, whose callers are gone.
     gone: frozenset[int] = frozenset()
     #: A response that its reader has no room for, and until when it waits for that.
     held: worker_protocol.Respond | None = None
     abandoned_at: float = 0.0
     #: Its caller has left before the answer, which is dropped.
     is_abandoned: bool = False
-
-    def outcomes(self, of_sent: Sequence[Any]) -> list[Any]:
-        """The outcomes of all requests, by those of the requests that were sent."""
-        if self.sent is None:
-            return list(of_sent)
-        each = {**self.failures, **dict(zip(self.sent, of_sent, strict=False))}
-        return [each[i] for i in range(len(self.requests))]
 
 
 def are_large(inputs: Iterable[Columns]) -> bool:
