@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from wherry.server.calls.call import RequestValues as RequestValues
     from wherry.server.calls.offload import LARGE_BYTES as LARGE_BYTES
     from wherry.server.calls.offload import give_way as give_way
+    from wherry.server.calls.terms import new_request_id as new_request_id
     from wherry.server.cli import main as main
     from wherry.server.cli.call import client_of as client_of
     from wherry.server.cli.settings import read_settings as read_settings
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from wherry.server.grpc.proto import load as load
     from wherry.server.http.answers import EventStream as EventStream
     from wherry.server.http.answers import describe as describe
-    from wherry.server.http.answers import new_request_id as new_request_id
     from wherry.server.http.answers import request_id_of as request_id_of
     from wherry.server.http.answers import respond as respond
     from wherry.server.http.exchange import JSON as JSON
@@ -74,6 +74,7 @@ else:
             "calls.admission": "SMALL_BODY",
             "calls.call": "RequestValues InferCall",
             "calls.offload": "LARGE_BYTES give_way",
+            "calls.terms": "new_request_id",
             "cli": "main",
             "cli.call": "client_of",
             "cli.settings": "read_settings",
@@ -82,7 +83,7 @@ else:
             "content.multipart": "NamedValue named_values",
             "dashboard.routes": "whole_page",
             "grpc.proto": "Schema load",
-            "http.answers": "EventStream describe new_request_id request_id_of respond",
+            "http.answers": "EventStream describe request_id_of respond",
             "http.exchange": "Exchange Headers HttpRequest JSON",
             "http.route": (
                 "ANY_TEXT EVENTS FILE OF_INFERENCE Operation READS Route STREAMED TEXT "

@@ -27,7 +27,7 @@ from wherry.server.http.exchange import (
     RequestHead,
     plain_form,
 )
-from wherry.server.http.wire import BODILESS, header_line
+from wherry.server.http.wire import BODILESS, header_lines
 from wherry.server.http_app import HttpApp, refusal_form
 from wherry.server.options import Access, Capacity, Life, Options
 from wherry.server.parts import plan_for, runtime_of
@@ -251,8 +251,7 @@ class _AsgiExchange(Exchange):
     def _put_start(self, status: int, content_type: str, headers: Headers) -> None:
         guessing = ("X-Content-Type-Options", "nosniff")  # as `wire.first_lines` says it
         fields = [("Content-Type", content_type), guessing, *headers]
-        for name, value in fields:
-            header_line(name, value)  # not every server looks for line breaks in them
+        header_lines(fields)  # not every server looks for line breaks in them
         raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]
         self._put({"type": "http.response.start", "status": status, "headers": raw})
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -59,6 +61,15 @@ class Terms(msgspec.Struct, frozen=True):
     parameters: Mapping[str, str] | None = None
     #: The RequestTrace of the one request that these are of; None: it is not traced.
     trace: Any = None
+
+
+_PREFIX: Final = os.urandom(6).hex()
+_numbers = itertools.count(1)
+
+
+def new_request_id() -> str:
+    """Return a unique id: a random part for the process, then a count."""
+    return f"{_PREFIX}-{next(_numbers):x}"
 
 
 def client_request_id(headers: Mapping[str, str]) -> str:

@@ -91,9 +91,7 @@ class Held(Generic[H]):
 class Holdings(Generic[H]):
     """What the connections of one server hold, over whichever protocol."""
 
-    #: Answers that clients have not taken.
     unsent: Held[H]
-    #: Requests that have not come in full.
     received: Held[H]
 
 
@@ -141,13 +139,11 @@ class HeldBytes:
         self._note: Callable[[int], bool] | None = note
         self.count = 0
         self._taken = False
-        #: Whether it is more than one connection may hold.
         self.is_full = False
         #: Whether it is, and nothing was taken of it yet.
         self.is_stuck = False
 
     def add(self, change: int) -> None:
-        """Count `change` bytes more, or less."""
         before, self.count = self.count, self.count + change
         if change < 0:
             self._taken = self.count > 0

@@ -38,7 +38,6 @@ class Limits:
 
 
 MIB: Final = 2**20
-#: Assumed where the memory is not known.
 ASSUMED_MEMORY: Final = 4 * 2**30
 #: Share of the memory that a full server takes at most. The rest is for models.
 SHARE: Final = 1 / 2
@@ -57,7 +56,6 @@ COPIES: Final = 3
 
 MOST_CONNECTIONS: Final = 4096
 LEAST_CONNECTIONS: Final = 256
-#: Messages of one connection that are not whole, or not read.
 CONNECTION_RECEIVED_BYTES: Final = 256 * MIB
 MOST_BODY_BYTES: Final = 64 * MIB
 LEAST_BODY_BYTES: Final = MIB
@@ -139,7 +137,6 @@ def memory_plan(
 
 
 def _read_bytes(body_bytes: int) -> int:
-    """What one reader takes for a body."""
     return min(2 * UNFOLDS * body_bytes, UNFOLDS * body_bytes + VALUES_BYTES)
 
 

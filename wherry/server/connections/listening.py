@@ -81,7 +81,6 @@ def lead_back(listening: socket.socket) -> None:
 
 
 def accept_all(listening: socket.socket) -> list[socket.socket]:
-    """The connections that the kernel has accepted."""
     listening.setblocking(False)
     accepted = []
     with suppress(OSError):
@@ -113,7 +112,6 @@ def _peer_of(connection: socket.socket) -> object:
 
 
 def _has_programs(listening: socket.socket) -> bool:
-    """Whether the kernel runs programs for this socket's new connections."""
     return sys.platform == "linux" and listening.family != socket.AF_UNIX
 
 
@@ -232,7 +230,6 @@ class Listening:
         await self.end()
 
     async def end(self) -> None:
-        """Give up what is not answered by now: the time to drain is over."""
         await self._connections.end()
 
     async def _close(self, handshakes: float) -> None:

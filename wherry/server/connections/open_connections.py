@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -27,8 +27,7 @@ class OpenConnection(Protocol):
     def make_room(self) -> bool:
         """Close at once, if nothing has come since it was found idle. Returns whether it closed."""
 
-    def check(self, now: float) -> None:
-        """Enforce the time limits. Called by each sweep."""
+    def check(self, now: float) -> None: ...
 
     def drain(self) -> None:
         """Finish what has begun, tell the client which request is the last, and close."""
@@ -45,50 +44,6 @@ RESERVE: Final = 64
 
 SCAN_INTERVAL: Final = 0.1
 """Seconds between two searches for idle connections: one costs a step for each connection."""
-
-
-class ConnectionLimiter:
-    """Makes room among the connections of a listener that has reached its limit of them.
-
-    The one that has been idle for longest makes room for a new one. While none is idle, a few more
-    are admitted, which may ask about health and nothing else.
-    """
-
-    def __init__(self) -> None:
-        self._idle: deque[OpenConnection] = deque()
-        self._looked_at = float("-inf")
-        self._reserve: dict[OpenConnection, None] = {}  # the oldest first
-
-    def reserve(self, new: OpenConnection) -> None:
-        """Admit `new` beyond the limit, for questions about health."""
-        if len(self._reserve) >= RESERVE:
-            oldest = next(iter(self._reserve))
-            del self._reserve[oldest]
-            oldest.abort()
-        self._reserve[new] = None
-
-    def forget(self, closed: OpenConnection) -> None:
-        """Keep nothing of a connection that is closed."""
-        self._reserve.pop(closed, None)
-
-    def one_makes_room(
-        self, new: OpenConnection, open_: Collection[OpenConnection], now: float
-    ) -> bool:
-        """Close the connection that has been idle for longest; False if none is."""
-        if not self._idle and now - self._looked_at >= SCAN_INTERVAL:
-            self._looked_at = now
-            self._idle.extend(_by_idle_time(member for member in open_ if member is not new))
-        while self._idle:
-            member = self._idle.popleft()
-            if member in open_ and member.make_room():
-                return True
-        return False
-
-
-def _by_idle_time(members: Iterable[OpenConnection]) -> list[OpenConnection]:
-    """Those that are idle, the longest first."""
-    found = [(since, member) for member in members if (since := member.idle_since) is not None]
-    return [member for _, member in sorted(found, key=lambda pair: pair[0])]
 
 
 log = logging.getLogger("wherry")
@@ -115,7 +70,9 @@ C = TypeVar("C", bound=OpenConnection)
 class OpenConnections(Generic[C]):
     """The open connections of one listener. Sweeps over them twice a second.
 
-    With no connection there is no timer: an idle server uses no CPU.
+    With no connection there is no timer: an idle server uses no CPU. At the limit the one that has
+    been idle for longest makes room for a new one. While none is idle, a few more are admitted,
+    which may ask about health and nothing else.
     """
 
     def __init__(
@@ -129,8 +86,10 @@ class OpenConnections(Generic[C]):
         self._never = never_for_connections()
         self.limits = limits
         self.holdings = holdings or holdings_of(limits)
-        self.limiter = ConnectionLimiter()
         self.open: set[C] = set()
+        self._idle: deque[C] = deque()  # when last looked for, the longest first
+        self._looked_at = float("-inf")
+        self._reserve: dict[C, None] = {}  # beyond the limit, the oldest first
         #: Those that had a request lately, as the last sweep saw them, and new ones.
         self.used = 0
         self.draining = False
@@ -146,22 +105,40 @@ class OpenConnections(Generic[C]):
         self._all_closed.clear()
         if self._timer is None:
             self._schedule_sweep()
-        descriptor = _descriptor(transport)
+        sock = transport.get_extra_info("socket")
+        descriptor = -1 if sock is None else int(sock.fileno())
         lacks_descriptors = descriptor >= self._descriptors
         if len(self.open) <= self.limits.max_connections and not lacks_descriptors:
             return MayAsk.ANYTHING
         # The newest keeps its own descriptor even if another one makes room.
-        made_room = self.limiter.one_makes_room(newest, self.open, self.clock())
-        if made_room and descriptor < self._never:
+        if self._one_makes_room(newest) and descriptor < self._never:
             return MayAsk.ANYTHING
         if lacks_descriptors:
             return MayAsk.NOTHING
-        self.limiter.reserve(newest)
+        if len(self._reserve) >= RESERVE:
+            oldest = next(iter(self._reserve))
+            del self._reserve[oldest]
+            oldest.abort()
+        self._reserve[newest] = None
         return MayAsk.HEALTH
+
+    def _one_makes_room(self, newest: C) -> bool:
+        """Close the connection that has been idle for longest; False if none is."""
+        now = self.clock()
+        if not self._idle and now - self._looked_at >= SCAN_INTERVAL:
+            self._looked_at = now
+            others = [(one.idle_since, one) for one in self.open if one is not newest]
+            found = [(since, one) for since, one in others if since is not None]
+            self._idle.extend(one for _, one in sorted(found, key=lambda pair: pair[0]))
+        while self._idle:
+            one = self._idle.popleft()
+            if one in self.open and one.make_room():
+                return True
+        return False
 
     def remove(self, connection: C) -> None:
         self.open.discard(connection)
-        self.limiter.forget(connection)
+        self._reserve.pop(connection, None)
         self.holdings.unsent.forget(connection)
         self.holdings.received.forget(connection)
         if not self.open:
@@ -213,13 +190,11 @@ class OpenConnections(Generic[C]):
         return self.holdings.received.is_full(connection)
 
     def report(self, connection: C, message: str, error: BaseException) -> None:
-        """Hand a bug of the server to the loop's exception handler."""
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"{connection!r}: {message}", "exception": error}
         )
 
     def sweep(self) -> None:
-        """Enforce the time limits, and see which connections are used."""
         now = self.clock()
         self.used = 0
         for connection in tuple(self.open):
@@ -245,11 +220,5 @@ def holdings_of(limits: Limits) -> Holdings[OpenConnection]:
 
 
 def cut_off(connection: OpenConnection, why: str) -> None:
-    """Close a connection that holds too much, and log why."""
     log.warning("connection cut off", extra={"connection": repr(connection), "why": why})
     connection.abort()
-
-
-def _descriptor(transport: asyncio.BaseTransport) -> int:
-    sock = transport.get_extra_info("socket")
-    return -1 if sock is None else int(sock.fileno())

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from wherry.core.api import ConfigError
+from wherry.core.api import Buffer, ConfigError
 
 
 def passed_socket(fd: int, setting: str) -> socket.socket:
@@ -30,7 +30,7 @@ def passed_socket(fd: int, setting: str) -> socket.socket:
     except OSError as error:
         raise ConfigError(f"{setting} {fd}: {error.strerror}") from None
     try:
-        if sock.type != socket.SOCK_STREAM or not _has_address(sock) or _is_connected(sock):
+        if sock.type != socket.SOCK_STREAM or not _is_bound(sock):
             raise ConfigError(f"{setting} {fd}: not a socket that can listen; bind a TCP one first")
         os.set_inheritable(fd, False)  # a worker must not hold it open
     except BaseException:
@@ -39,19 +39,14 @@ def passed_socket(fd: int, setting: str) -> socket.socket:
     return sock
 
 
-def _has_address(sock: socket.socket) -> bool:
+def _is_bound(sock: socket.socket) -> bool:
+    """Whether it has an address, and no peer."""
+    with suppress(OSError):
+        sock.getpeername()
+        return False
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         return bool(sock.getsockname()[1])
-    unix = getattr(socket, "AF_UNIX", None)
-    return sock.family == unix and bool(sock.getsockname())
-
-
-def _is_connected(sock: socket.socket) -> bool:
-    try:
-        sock.getpeername()
-    except OSError:
-        return False
-    return True
+    return sock.family == getattr(socket, "AF_UNIX", None) and bool(sock.getsockname())
 
 
 class UnixName:
@@ -103,8 +98,6 @@ def _remove_stale(path: Path) -> None:
             pass
     raise OSError(errno.EADDRINUSE, "another server listens on this unix socket", str(path))
 
-
-Buffer = bytes | bytearray | memoryview
 
 # asyncio's own socket transport never calls `pause_writing` for what `writelines` leaves unsent, in
 # Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 (CVE-2024-12254): answers to a client that does not

@@ -37,14 +37,12 @@ class CallOwner(Protocol):
     #: Calls that got a part of a message in this turn: `note_fed` follows at its end.
     fed: set[Call]
 
-    def begin(self, call: Call) -> None:
-        """Give the call to the application."""
+    def begin(self, call: Call) -> None: ...
 
     def over(self, call: Call) -> None:
         """Forget the call: its last byte is written, or will never be."""
 
-    def stream_fault(self, stream_id: int, code: int) -> None:
-        """Reset a stream that went wrong."""
+    def stream_fault(self, stream_id: int, code: int) -> None: ...
 
 
 class Call(Rpc):
@@ -80,7 +78,6 @@ class Call(Rpc):
         self._owner = owner
 
         # From the client
-        #: Whether the client's side of the stream has ended.
         self.half_closed = False
         self.receive_window = STREAM_WINDOW
         self._coding = head.coding
@@ -94,7 +91,6 @@ class Call(Rpc):
     # From the client
 
     def feed(self, data: memoryview, ends: bool) -> None:
-        """Take the next bytes of the stream. `ends`: they are the last."""
         request = self._request
         if request is not None:
             if request.to_come is not None and not self._agrees(request, len(data), ends):
@@ -142,10 +138,9 @@ class Call(Rpc):
 
     def place(self) -> memoryview | None:
         """Return room for the next bytes of a message, of which `placed` must be told."""
-        return None if self._request is None or self.ended else self._request.place()
+        return None if self._request is None or self.ended else self._request.assembly.place()
 
     def placed(self, count: int, ends: bool) -> None:
-        """Take `count` bytes that were put into `place`. `ends`: they are the last."""
         request = self._request
         if request is not None and not self.ended:
             if request.to_come is not None and not self._agrees(request, count, ends):
@@ -180,7 +175,7 @@ class Call(Rpc):
         if self._request is not None:
             if self._request.must_wait:
                 return
-            missing = self._request.missing + SPARE_WINDOW
+            missing = self._request.assembly.missing + SPARE_WINDOW
         window = max(STREAM_WINDOW, missing)
         least = window // 2 if self.method.takes_stream else min(window // 2, missing)
         if self.receive_window < least:
@@ -197,7 +192,6 @@ class Call(Rpc):
             self.message = message
 
     def take_end(self) -> None:
-        """Tell the application that no message follows."""
         if self.method.takes_stream:
             self.tell(self.on_half_close)
         else:
@@ -279,7 +273,6 @@ class Call(Rpc):
         self._owner.over(self)
 
     def drop(self) -> None:
-        """End the call without writing a frame: its stream is closed."""
         self.response.drop()
         self.leave()
 

@@ -104,7 +104,6 @@ class FrameReader:
         return self._buffer[begin : begin + RECEIVE_BYTES]
 
     def received(self, count: int) -> None:
-        """Read `count` bytes that were put into `buffer`."""
         if self.unread:
             self.unread += self._buffer[:count]
         elif self._direct:
@@ -120,7 +119,6 @@ class FrameReader:
             self._read(self._buffer[: len(self._rest) + count])
 
     def read_on(self) -> None:
-        """Read what the last turn has left unread."""
         unread, self.unread = self.unread, b""
         self._read(memoryview(unread))
 
@@ -142,9 +140,11 @@ class FrameReader:
         sender = streams.sender
         position, end = 0, len(data)
         if not self._greeted:
-            self._greet(data)
-            if not self._greeted:
+            if bytes(data[: len(frames.PREFACE)]) != frames.PREFACE[:end]:
+                raise ConnectionFault(frames.PROTOCOL_ERROR, "this is not HTTP/2")
+            if end < len(frames.PREFACE):
                 return 0
+            self._greeted = True
             position = len(frames.PREFACE)
         while work.done < work.share and not sender.closed:
             work.done += 1
@@ -225,14 +225,7 @@ class FrameReader:
             call.placed(size, ends=False)
         return count * step
 
-    def _greet(self, data: memoryview) -> None:
-        """Check the connection preface."""
-        if bytes(data[: len(frames.PREFACE)]) != frames.PREFACE[: len(data)]:
-            raise ConnectionFault(frames.PROTOCOL_ERROR, "this is not HTTP/2")
-        self._greeted = len(data) >= len(frames.PREFACE)
-
     def _await_whole(self, begin: memoryview, length: int) -> None:
-        """Have the next reads go behind `begin`, until a frame of `length` bytes is whole."""
         self._filled = len(begin)
         self._whole = np.empty(length, np.uint8).data
         self._whole[: len(begin)] = begin
@@ -276,7 +269,6 @@ class FrameReader:
         return taken + skipped
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        """Pass on a whole frame."""
         try:
             if kind == frames.HEADERS:
                 self._headers(flags, stream_id, payload)

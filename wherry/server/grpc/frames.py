@@ -46,20 +46,18 @@ _SETTING: Final = struct.Struct(">HL")
 _PRIORITY_BYTES: Final = 5
 
 
-class ConnectionFault(Exception):
+class _Fault(Exception):
+    def __init__(self, code: int, problem: str) -> None:
+        super().__init__(problem)
+        self.code = code
+
+
+class ConnectionFault(_Fault):
     """The client broke the protocol: the connection ends with a GOAWAY that says so."""
 
-    def __init__(self, code: int, problem: str) -> None:
-        super().__init__(problem)
-        self.code = code
 
-
-class StreamFault(Exception):
+class StreamFault(_Fault):
     """The client broke the protocol within one stream, which is reset."""
-
-    def __init__(self, code: int, problem: str) -> None:
-        super().__init__(problem)
-        self.code = code
 
 
 def head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
@@ -113,7 +111,6 @@ def read_settings(payload: bytes) -> dict[int, int]:
 
 
 def header_fragment(flags: int, payload: bytes) -> bytes:
-    """The part of a header block that a HEADERS frame has: no padding, no priority."""
     padding = 0
     if flags & PADDED:
         padding, payload = payload[0] if payload else 1, payload[1:]
@@ -137,7 +134,6 @@ def widened(window: int, increment: int, fault: type[ConnectionFault] | type[Str
 
 
 def number(payload: bytes, what: str) -> int:
-    """The payload of a frame that is one number of 32 bits."""
     if len(payload) != 4:
         raise ConnectionFault(FRAME_SIZE_ERROR, f"{what} of {len(payload)} bytes, not 4")
     return int.from_bytes(payload)
@@ -177,7 +173,6 @@ class GracefulShutdown:
 
     def __init__(self, now: float) -> None:
         self.phase = ShutdownPhase.SERVING
-        #: Whether the client has been told which call is the last.
         self.is_refusing = False
         #: When the connection was announced to end, or closed.
         self.since = now
@@ -194,7 +189,6 @@ class GracefulShutdown:
         return self.phase is ShutdownPhase.ANNOUNCED and payload == _PING
 
     def is_overdue(self, now: float) -> bool:
-        """Whether that answer has been waited for long enough."""
         return self.phase is ShutdownPhase.ANNOUNCED and now - self.since >= ANNOUNCEMENT
 
     def refuse(self, last_stream_id: int) -> bytes:

@@ -21,7 +21,7 @@ from wherry.server.calls.offload import Offload
 from wherry.server.connections.held import HeldBytes, Holdings, KeptBuffers
 from wherry.server.connections.limits import Limits
 from wherry.server.connections.open_connections import MayAsk, OpenConnection, OpenConnections
-from wherry.server.connections.sockets import has_unread
+from wherry.server.connections.sockets import address_text, has_unread
 from wherry.server.grpc import frames, heads
 from wherry.server.grpc.call import STREAM_WINDOW, Call
 from wherry.server.grpc.frame_reader import FRAME_BYTES, FrameReader, receive_buffer
@@ -119,11 +119,6 @@ class Connections(OpenConnections["Connection"]):
         )
         self.serving = Serving(application, coding, clock, reading, ended)
         self.receive_buffer = receive_buffer()
-
-    @property
-    def calls(self) -> int:
-        """Number of calls that the application has."""
-        return self.serving.calls
 
     def sweep(self) -> None:
         super().sweep()
@@ -363,5 +358,4 @@ def _peer(address: object) -> str:
     """The client's address as gRPC writes it."""
     if not isinstance(address, tuple):
         return str(address or "unix:")
-    host, port = address[:2]
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+    return f"ipv{6 if ':' in address[0] else 4}:{address_text(address)}"

@@ -71,8 +71,6 @@ class Refusal(Exception):
 
 
 class Head:
-    """The head of a call; equal ones may share it."""
-
     __slots__ = ("accepted", "coding", "content_length", "metadata", "path", "timeout")
 
     def __init__(self, headers: Sequence[Header]) -> None:
@@ -89,7 +87,6 @@ class Head:
         if kind[:16] != b"application/grpc" or kind[16:17] not in (b"", b"+", b";"):
             raise Refusal(_http_status(b"415"))
         self.path = pseudo[b":path"].decode("latin-1")
-        #: Bytes of DATA that the client has announced.
         self.content_length = length
         #: The compression of the client's messages that have the flag for it.
         self.coding = fields.get(b"grpc-encoding", b"identity").decode("latin-1")
@@ -104,12 +101,8 @@ class Head:
         )
 
     def best_coding(self, accept_encoding: str) -> str:
-        """`accept_encoding` if the client takes it, else "identity"."""
-        return (
-            accept_encoding
-            if accept_encoding in self.accepted.replace(" ", "").split(",")
-            else "identity"
-        )
+        takes = accept_encoding in self.accepted.replace(" ", "").split(",")
+        return accept_encoding if takes else "identity"
 
 
 class HeadReader:
@@ -126,7 +119,6 @@ class HeadReader:
         self.max_bytes = max_bytes
         self._work = work
         self._decoder = HeaderDecoder()
-        #: By block, which then need not be decoded.
         self.remembered: dict[bytes, Head] = {}
         self._remembered_bytes = 0
 
@@ -136,7 +128,12 @@ class HeadReader:
         headers = self.headers(block)
         head = Head(headers)
         if version == self._decoder.version:
-            self._remember(block, head, header_bytes(headers))
+            size = header_bytes(headers)
+            if self._remembered_bytes + size > REMEMBERED_BYTES:
+                self._forget()
+            if size <= REMEMBERED_BYTES:
+                self.remembered[block] = head
+                self._remembered_bytes += size
         return head
 
     def headers(self, block: bytes) -> list[Header]:
@@ -155,20 +152,12 @@ class HeadReader:
             if version != self._decoder.version:
                 self._forget()
 
-    def _remember(self, block: bytes, head: Head, size: int) -> None:
-        if self._remembered_bytes + size > REMEMBERED_BYTES:
-            self._forget()
-        if size <= REMEMBERED_BYTES:
-            self.remembered[block] = head
-            self._remembered_bytes += size
-
     def _forget(self) -> None:
         self.remembered.clear()
         self._remembered_bytes = 0
 
 
 def _sorted(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
-    """The pseudo-headers and the others, of which repeated ones are joined."""
     pseudo: dict[bytes, bytes] = {}
     fields: dict[bytes, list[bytes]] = {}
     for name, value in headers:
@@ -208,7 +197,6 @@ def _timeout(text: bytes | None) -> float | None:
 
 
 def answer_head(coding: str) -> bytes:
-    """The header block in front of a response's messages."""
     if coding == "identity":
         return _STATUS_200 + _GRPC
     return _STATUS_200 + _GRPC + literal(b"grpc-encoding", coding.encode())

@@ -65,8 +65,6 @@ class TooManyHeaders(ValueError):
 
 
 class HeaderDecoder:
-    """Decodes the header blocks of one connection: each of them, in order."""
-
     def __init__(self, max_table_bytes: int = 4096) -> None:
         self._entries: deque[Header] = deque()  # the newest first
         self._table_bytes = 0
@@ -150,7 +148,6 @@ class HeaderDecoder:
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """Encode a header that goes into no table."""
     return b"\0" + _packed(name) + _packed(value)
 
 
@@ -201,7 +198,6 @@ def _string(block: bytes, position: int) -> tuple[bytes, int]:
 
 
 def huffman_decoded(data: bytes) -> bytes:
-    """Decode a Huffman-coded text. HpackError if it is malformed."""
     steps, ends = _huffman_machine()
     text = bytearray()
     state = 0

@@ -56,7 +56,6 @@ class GrpcListener:
             offload=offload,
         )
         self._listening = Listening(self._connections, partial(Connection, self._connections))
-        #: host:port, once it listens.
         self.address = ""
 
     def __repr__(self) -> str:
@@ -64,7 +63,7 @@ class GrpcListener:
 
     @property
     def calls(self) -> int:
-        return self._connections.calls
+        return self._connections.serving.calls
 
     @property
     def binding(self) -> Binding:
@@ -110,13 +109,7 @@ class GrpcListener:
     async def drain(
         self, drain_timeout: float | None, last_call: float = 0.0, *, accept_until: float = 0.0
     ) -> None:
-        """Finish the calls that have begun and close; then cut off what is left.
-
-        For `last_call` seconds connections are still accepted, and open streams are still read;
-        for `accept_until` of them even if no connection is open.
-        Returns when every connection is closed: after `drain_timeout` seconds at the latest, or
-        soon after `end`.
-        """
+        """`Listening.drain`. For `last_call` seconds open streams are still read."""
         self._application.drain()
         await self._listening.drain(
             drain_timeout,
@@ -126,11 +119,10 @@ class GrpcListener:
         )
 
     async def end(self) -> None:
-        """Cut off what is not answered by now: the time to drain is over."""
         await self._listening.end()
 
     def _log(self, peer: str, call: Call) -> None:
-        """Log one line for a call that has ended."""
+
         if self._ended is not None:
             self._ended(peer, call)
         if self._access_log is None or call.path.rpartition("/")[2] in QUIET:
@@ -146,7 +138,6 @@ class GrpcListener:
 
 
 def cannot_listen(host: str | None, port: int) -> CannotListen:
-    """The error of a listener that could not take this address."""
     return _taken(_shown(host, port))
 
 
@@ -155,5 +146,4 @@ def _taken(address: str) -> CannotListen:
 
 
 def _shown(host: str | None, port: int) -> str:
-    host = host or "*"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return address_text((host or "*", port)) or ""

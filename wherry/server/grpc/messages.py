@@ -58,7 +58,6 @@ class Assembly:
 
     @property
     def missing(self) -> int:
-        """How many bytes of a message that has begun are still to come."""
         return 0 if self._message is None else self._length - self._filled
 
     @property
@@ -68,7 +67,6 @@ class Assembly:
 
     @property
     def between(self) -> bool:
-        """Whether no message has begun."""
         return self._message is None and not self._prefix
 
     def fill(self, data: memoryview) -> bool:
@@ -269,7 +267,6 @@ class ResponseMessages:
         self._sender.wait(self, size)
 
     def end(self, trailers: bytes, written: Callable[[], None]) -> None:
-        """Write the trailers behind the last message, and call `written` then."""
         self._trailers = trailers
         self._written = written
         if not self._left:
@@ -334,7 +331,6 @@ class ResponseMessages:
             sent()
 
     def drop(self) -> None:
-        """Send nothing more: the stream is gone."""
         if self._queue:
             self._sender.forget(self, self._left)
             self._queue = None

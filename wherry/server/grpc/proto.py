@@ -25,8 +25,6 @@ SCALARS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of a service."""
-
     #: As in a call's :path.
     path: str
     request: Message
@@ -179,16 +177,15 @@ def _service(tokens: Iterator[str], schema: Schema, later: _Later) -> None:
         response = _argument(tokens)
         _expect(tokens, "{")
         _expect(tokens, "}")
-        later.append(partial(_add_method, schema, f"{service}/{name}", request, response))
+        later.append(partial(_add_method, schema, f"{service}/{name}", *request, *response))
 
 
 def _add_method(
-    schema: Schema, name: str, request: tuple[str, bool], response: tuple[str, bool]
+    schema: Schema, name: str, takes: str, takes_stream: bool, gives: str, gives_stream: bool
 ) -> None:
-    path = f"/{schema.package}.{name}"
-    (takes, takes_stream), (gives, gives_stream) = request, response
+    path, messages = f"/{schema.package}.{name}", schema.messages
     schema.methods[path] = Method(
-        path, schema.messages[takes], schema.messages[gives], takes_stream, gives_stream
+        path, messages[takes], messages[gives], takes_stream, gives_stream
     )
 
 
@@ -211,7 +208,6 @@ def _expect(tokens: Iterator[str], expected: str) -> None:
 
 # What protobuf's tools are told (descriptor.proto): the reverse of protoc's work.
 
-#: FieldDescriptorProto.Type and .Label.
 _TYPES: Final = {
     "double": 1, "float": 2, "int64": 3, "uint64": 4, "int32": 5, "bool": 8, "string": 9,
     "message": 11, "bytes": 12, "uint32": 13, "enum": 14,
@@ -263,19 +259,26 @@ def _messages(scope: str, schema: Schema) -> list[Values]:
 
 def _enums(scope: str, schema: Schema) -> list[Values]:
     return [
-        {"name": name.rpartition(".")[2], "value": _values(enum)}
+        {
+            "name": name.rpartition(".")[2],
+            "value": [{"name": one, "number": number} for one, number in enum.numbers.items()],
+        }
         for name, enum in schema.enums.items()
         if name.rpartition(".")[0] == scope
     ]
 
 
-def _values(enum: Enum) -> list[Values]:
-    return [{"name": name, "number": number} for name, number in enum.numbers.items()]
-
-
 def _described_message(message: Message, schema: Schema) -> Values:
     choices = list(dict.fromkeys(field.oneof for field in message.fields if field.oneof))
-    entries = [_entry(field, schema) for field in message.fields if field.is_map]
+    entries = [
+        {
+            "name": _entry_name(field),
+            "field": [_described_field(one, [], "", schema) for one in field.type.fields],
+            "options": {"map_entry": True},
+        }
+        for field in message.fields
+        if field.is_map and isinstance(field.type, Message)
+    ]
     return {
         "name": message.name.rpartition(".")[2],
         "field": [
@@ -284,15 +287,6 @@ def _described_message(message: Message, schema: Schema) -> Values:
         "nested_type": _messages(message.name, schema) + entries,
         "enum_type": _enums(message.name, schema),
         "oneof_decl": [{"name": name} for name in choices],
-    }
-
-
-def _entry(field: Field, schema: Schema) -> Values:
-    assert isinstance(field.type, Message)
-    return {
-        "name": _entry_name(field),
-        "field": [_described_field(one, [], "", schema) for one in field.type.fields],
-        "options": {"map_entry": True},
     }
 
 

@@ -31,9 +31,7 @@ class MessageReading:
     #: The largest message that is taken, unpacked or not.
     max_bytes: int
     turns: TurnBudget
-    #: Where large compressed messages are unpacked.
     offload: Offload
-    #: Where large messages are assembled.
     buffers: KeptBuffers
 
 
@@ -44,11 +42,9 @@ class MessageReceiver(Protocol):
 
     def take_message(self, message: Buffer) -> None: ...
 
-    def take_end(self) -> None:
-        """Take the end of the stream: no message follows."""
+    def take_end(self) -> None: ...
 
-    def grant(self) -> None:
-        """Widen the window of the stream, if the client may send on."""
+    def grant(self) -> None: ...
 
     def refuse(self, code: str, text: str, metadata: Metadata = ()) -> None:
         """Fail the call: its stream is read no further."""
@@ -63,21 +59,8 @@ class RequestMessages:
     """
 
     __slots__ = (
-        "_call",
-        "_coding",
-        "_counted",
-        "_end_waits",
-        "_kept",
-        "_last_progress",
-        "_one",
-        "_paused",
-        "_reading",
-        "_received",
-        "_unpacking",
-        "_waiting",
-        "_waiting_bytes",
-        "assembly",
-        "to_come",
+        "_call", "_coding", "_counted", "_end_waits", "_kept", "_last_progress", "_one", "_paused",
+        "_reading", "_received", "_unpacking", "_waiting", "_waiting_bytes", "assembly", "to_come",
     )  # fmt: skip
 
     def __init__(
@@ -94,9 +77,8 @@ class RequestMessages:
         self._reading = reading
         self._received = received
         self._counted = 0  # what `received` has of `held`
-        self._last_progress: tuple[int, float] | None = (
-            None  # `held`, and when a sweep first saw it
-        )
+        #: `held`, and when a sweep first saw it.
+        self._last_progress: tuple[int, float] | None = None
         self._one = one
         self._kept: Buffer | None = None  # the one
         self.assembly = Assembly(reading.max_bytes, reading.buffers)
@@ -115,28 +97,17 @@ class RequestMessages:
         return self._waiting_bytes + self.assembly.filled + kept
 
     @property
-    def missing(self) -> int:
-        """Bytes of a message that has begun which are still to come."""
-        return self.assembly.missing
-
-    @property
     def must_wait(self) -> bool:
         """Whether the client should send no more for now."""
         return self._paused or bool(self._waiting)
 
     def feed(self, data: memoryview) -> None:
-        """Take the next bytes of the stream."""
         self._take(self.assembly.feed(data))
-
-    def place(self) -> memoryview | None:
-        """Return room for the next bytes of a message, of which `placed` must be told."""
-        return self.assembly.place()
 
     def placed(self, count: int) -> None:
         self._take(self.assembly.placed(count))
 
     def end(self) -> None:
-        """Take the end of the client's stream."""
         if not self.assembly.between:
             self._call.refuse("INTERNAL", "the client's stream ends within a message")
         elif self.must_wait:
@@ -188,7 +159,6 @@ class RequestMessages:
             self._catch_up_soon()  # not at once: the application is in the middle of something
 
     def cancel(self) -> None:
-        """Drop everything: the call has ended."""
         if self._unpacking is not None:
             self._unpacking.cancel()
             self._unpacking = None
@@ -216,7 +186,6 @@ class RequestMessages:
         self._waiting_bytes += len(message[1]) + MESSAGE_BYTES
 
     def _hand_on(self, compressed: bool, message: Buffer) -> None:
-        """Give a message to the call, or have it unpacked first."""
         if compressed:
             small = self._unpacked_here(message)
             if small is None:

@@ -8,9 +8,7 @@ HTTP/2, and nothing in the application needs to.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from typing import Any, Protocol
 
 from wherry.core.api import Buffer, WherryError, log_internal_error
 from wherry.server.calls.client_text import text_of
-from wherry.server.calls.terms import client_request_id
+from wherry.server.calls.terms import client_request_id, new_request_id
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.wire import Values
 
@@ -87,7 +85,6 @@ class Rpc(ABC):
         self.caller = ""
         #: What is left of the client's deadline, in seconds.
         self.timeout = timeout
-        #: The request, where the method takes one.
         self.message = message
         self.ended = False
         self.on_message: Callable[[Buffer], None] | None = None
@@ -123,8 +120,7 @@ class Rpc(ABC):
         """Take no further messages of the client's stream; in time it has to wait."""
 
     @abstractmethod
-    def resume(self) -> None:
-        """Take messages again after `pause`."""
+    def resume(self) -> None: ...
 
     @property
     def takes_nothing(self) -> bool:
@@ -162,15 +158,13 @@ class Application(Protocol):
     """Answers calls. Everything happens on the event loop's thread; nothing may block."""
 
     @property
-    def methods(self) -> Mapping[str, Method]:
-        """The methods by path."""
+    def methods(self) -> Mapping[str, Method]: ...
 
     @property
     def vital(self) -> Collection[str]:
         """Paths of the methods that are answered when there are too many connections, too."""
 
-    def __call__(self, rpc: Rpc) -> None:
-        """Answer a call, now or later."""
+    def __call__(self, rpc: Rpc) -> None: ...
 
     def drain(self) -> None:
         """Stop being ready, and tell the calls that watch this: the server stops."""
@@ -182,9 +176,6 @@ class Application(Protocol):
 #: An error's text travels in the trailers, and clients refuse long ones: their whole error is lost.
 MAX_TEXT_BYTES = 4096
 
-_PREFIX = os.urandom(6).hex()
-_numbers = itertools.count(1)
-
 
 def fail(rpc: Rpc, error: Exception) -> None:
     """End the call with an error's own code and text; a bug of ours is a neutral INTERNAL."""
@@ -194,7 +185,7 @@ def fail(rpc: Rpc, error: Exception) -> None:
 def status_of(rpc: Rpc, error: Exception) -> tuple[str, str, Metadata]:
     """Code, text and trailers of an error; a bug of ours is logged and not shown."""
     if not isinstance(error, WherryError):
-        request_id = client_request_id(rpc.metadata) or f"{_PREFIX}-{next(_numbers):x}"
+        request_id = client_request_id(rpc.metadata) or new_request_id()
         logged = log_internal_error(error, request_id=request_id, path=rpc.path)
         where = f"it under id {request_id}" if logged else "one like it"
         return "INTERNAL", f"internal error; the server's log has {where}", ()

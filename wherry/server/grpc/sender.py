@@ -38,8 +38,7 @@ class SendingStream(Protocol):
     def has_more(self) -> bool:
         """Whether messages wait to be sent."""
 
-    def write_some(self, most: int, frame_bytes: int) -> None:
-        """Send at most `most` bytes, in DATA frames of at most `frame_bytes`."""
+    def write_some(self, most: int, frame_bytes: int) -> None: ...
 
 
 class FrameSender:
@@ -62,7 +61,6 @@ class FrameSender:
         self._held_bytes = 0
         self._in_transport = 0  # bytes there that `unsent` has
         self.corked = False
-        #: Whether the transport has asked to be given no more.
         self.paused = False
         #: Whether the connection has ended, so that what is written is dropped.
         self.closed = False
@@ -70,7 +68,6 @@ class FrameSender:
         self.written = 0
         #: Bytes of messages that wait for the client, and those in a transport that is full.
         self.unsent = unsent
-        #: The window of a new stream.
         self.initial_window = frames.DEFAULT_WINDOW
         self._window = frames.DEFAULT_WINDOW  # the connection's
         self._max_frame_bytes = frames.DEFAULT_FRAME_BYTES
@@ -79,7 +76,6 @@ class FrameSender:
 
     @property
     def buffered(self) -> int:
-        """Bytes that the transport has not given to the kernel."""
         return self._transport.get_write_buffer_size()
 
     # Frames that no window bounds
@@ -101,7 +97,6 @@ class FrameSender:
         self.write(frames.header_frames(stream_id, flags, block, self._max_frame_bytes))
 
     def uncork(self) -> None:
-        """Write what was held back, and what streams have to send."""
         self.corked = False
         if self._waiting:
             self.pump()
@@ -119,7 +114,6 @@ class FrameSender:
             self._write_gathered(held)
 
     def finish(self) -> None:
-        """End this side of the connection behind what is written."""
         if self.closed:
             return
         if self._held:
@@ -203,12 +197,10 @@ class FrameSender:
     # What the client allows
 
     def wake(self, stream: SendingStream) -> None:
-        """The window of `stream` has grown."""
         if stream.has_more:
             self._waiting[stream] = None
 
     def widen(self, increment: int) -> None:
-        """The connection's window has grown."""
         self._window = frames.widened(self._window, increment, ConnectionFault)
 
     def apply(self, settings: Mapping[int, int], streams: Iterable[SendingStream]) -> None:

@@ -34,7 +34,6 @@ class Serving:
     reading: MessageReading
     #: Told of each call that has ended and the application had, with the client's address.
     ended: Callable[[str, Call], None] | None = None
-    #: Number of calls that the application has.
     calls: int = 0
 
 
@@ -48,7 +47,6 @@ class StreamIds:
     __slots__ = ("_cut", "last", "served")
 
     def __init__(self) -> None:
-        #: The last that the client has begun.
         self.last = 0
         #: The last that was served, as GOAWAY names it.
         self.served = 0
@@ -104,11 +102,9 @@ class Streams:
         self._ids = StreamIds()
         self._to_credit = 0  # bytes of DATA since the connection's last WINDOW_UPDATE
         self.by_id: dict[int, Call] = {}
-        #: Calls that got a part of a message in this turn.
         self.fed: set[Call] = set()
         self.sender = sender
         self.reading = serving.reading
-        #: Bytes of messages, of all calls together, that the application has not got.
         self.received = received
         #: Raises heads.Refusal for paths that are not served on this connection.
         self.check_path: Callable[[str], None] | None = None
@@ -213,7 +209,6 @@ class Streams:
         return call
 
     def end_turn(self) -> None:
-        """Count what the calls have got in this turn, and let their clients send on."""
         for call in self.fed:
             call.note_fed()
         self.fed.clear()
@@ -255,7 +250,6 @@ class Streams:
         self.sender.write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def pong(self, payload: bytes) -> None:
-        """Take the answer to a PING."""
         if self._shutdown.is_acknowledged(payload):
             self.refuse_more()
 
@@ -285,7 +279,6 @@ class Streams:
             call.fail("INTERNAL", "internal error; the server's log has it")
 
     def over(self, call: Call) -> None:
-        """Forget a call: its last byte is written, or will never be."""
         if self.by_id.pop(call.id, None) is None:
             return
         if not call.half_closed:
@@ -298,7 +291,6 @@ class Streams:
             self.close()
 
     def expire(self, now: float, body_timeout: float) -> None:
-        """End the calls that are past their deadline, or wait too long for their message."""
         for call in tuple(self.by_id.values()):
             call.expire(now, body_timeout)
 
@@ -324,7 +316,6 @@ class Streams:
         self.sender.write(frames.goaway(self._ids.served, code, text))
 
     def close(self) -> None:
-        """Write nothing more, and read nothing."""
         if not self.sender.closed:
             self._shutdown.close(self._serving.clock())
             self.sender.finish()

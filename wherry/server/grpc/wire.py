@@ -49,16 +49,12 @@ LIGHT_FIELDS: Final = 128
 
 
 class Enum:
-    """An enumeration: its names and their numbers."""
-
     def __init__(self, name: str, numbers: Mapping[str, int]) -> None:
         self.name = name
         self.numbers = dict(numbers)
 
 
 class Field:
-    """One field of a message. `type` is a scalar's name, an Enum, or a Message."""
-
     def __init__(
         self,
         name: str,
@@ -82,8 +78,6 @@ class Field:
 
 
 class Message:
-    """A message type."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.fields: list[Field] = []
@@ -164,7 +158,6 @@ class Message:
         return parts
 
     def write(self, values: Mapping[str, Any], parts: list[Buffer]) -> int:
-        """Append the message's pieces to `parts`; returns their length."""
         size = 0
         for field in self.fields:
             value = values.get(field.name)
@@ -329,7 +322,6 @@ def _packed_reader(field: Field) -> Reader:
 
 
 def _list(values: Values, name: str) -> list[Any]:
-    """The values of a repeated field until now, made a list."""
     found: Numbers = values.setdefault(name, [])
     if isinstance(found, list):
         return found

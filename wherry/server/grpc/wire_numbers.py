@@ -24,7 +24,6 @@ LONG_BLOCK: Final = 64
 _SLICE: Final = 2**16
 #: By kind, as a .proto file names it; an enumeration is read and written as an int32.
 FLOATS: Final = {"float": struct.Struct("<f"), "double": struct.Struct("<d")}
-#: The least and the greatest of each.
 INTEGERS: Final = {
     "int32": (-(2**31), 2**31 - 1),
     "int64": (-(2**63), 2**63 - 1),
@@ -42,12 +41,21 @@ class Malformed(InvalidRequest):
         )
 
 
+#: From the 64 bits of a varint to a value; 32-bit fields use the lower half.
+_CONVERT: Final[dict[str, Callable[[int], Any]]] = {
+    "bool": bool,
+    "uint64": int,
+    "uint32": lambda value: value & 0xFFFFFFFF,
+    "int64": lambda value: value - (1 << 64) if value >> 63 else value,
+    "int32": lambda value: ((value & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000,
+}
+
+
 def wire_type(kind: str) -> int:
     return {"float": FIXED32, "double": FIXED64}.get(kind, VARINT)
 
 
 def number_reader(kind: str) -> Callable[[memoryview, int, int], tuple[Any, int]]:
-    """The function that reads one number, of data between a position and an end."""
     if kind in FLOATS:
         form = FLOATS[kind]
 
@@ -57,26 +65,13 @@ def number_reader(kind: str) -> Callable[[memoryview, int, int], tuple[Any, int]
             return form.unpack_from(data, position)[0], position + form.size
 
         return read_float
-    convert = _converter(kind)
+    convert = _CONVERT[kind]
 
     def read_integer(data: memoryview, position: int, end: int) -> tuple[Any, int]:
         value, position = read_varint(data, position, end)
         return convert(value), position
 
     return read_integer
-
-
-def _converter(kind: str) -> Callable[[int], Any]:
-    """The function from the 64 bits of a varint to a value; 32-bit fields use the lower half."""
-    if kind == "bool":
-        return bool
-    if kind == "uint64":
-        return int
-    if kind == "uint32":
-        return lambda value: value & 0xFFFFFFFF
-    if kind == "int64":
-        return lambda value: value - (1 << 64) if value >> 63 else value
-    return lambda value: ((value & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
 def read_numbers(block: memoryview, kind: str) -> npt.NDArray[Any]:
@@ -125,7 +120,6 @@ def _read_varints(raw: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[Any]:
 
 
 def read_varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
-    """A varint, as 64 bits without a sign."""
     value = shift = 0
     while position < end:
         byte = data[position]
@@ -152,7 +146,6 @@ def read_block(data: memoryview, position: int, end: int) -> tuple[int, int]:
 
 
 def skip(data: memoryview, position: int, end: int, tag: int) -> int:
-    """The position behind a field that is not known, by its tag."""
     wire_type = tag & 7
     if not tag >> 3:
         raise Malformed("a field has the number 0")

@@ -49,7 +49,6 @@ class TurnBudget:
 
     @property
     def share(self) -> int:
-        """Work that one connection may do in this turn."""
         return max(CALL_WORK, (TURN_WORK - self.spent) // (self.behind + 1))
 
     @property
@@ -65,7 +64,6 @@ class TurnBudget:
             asyncio.get_running_loop().call_soon(self._reset)
 
     def later(self, callback: Callable[[], None]) -> None:
-        """Call back in the next turn."""
         self.behind += 1
         asyncio.get_running_loop().call_soon(self._go_on, callback)
 
@@ -109,5 +107,4 @@ class ClientWork:
             raise ConnectionFault(ENHANCE_YOUR_CALM, "too many frames that move no call")
 
     def sweep(self) -> None:
-        """Begin to count resets and noise anew."""
         self._noise = self._resets = 0

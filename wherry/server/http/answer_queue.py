@@ -21,13 +21,7 @@ from wherry.server.http.exchange import (
     HttpRequest,
     RefusalForm,
 )
-from wherry.server.http.wire import (
-    BODILESS,
-    WholeHeads,
-    head_alone,
-    header_lines,
-    total_bytes,
-)
+from wherry.server.http.wire import BODILESS, FirstLines, header_lines, total_bytes
 
 JOINED_BYTES: Final = 64 * 2**10
 """Most bytes of an answer whose buffers are joined before they are written."""
@@ -72,7 +66,6 @@ class AnswerQueue:
         #: Answers that may be owed before no more requests should be taken.
         self.max_pipelined = max_pipelined
         self._note_unsent = note_unsent
-        #: Not fully answered, in the order of their requests.
         self.exchanges: deque[PipelinedExchange] = deque()
         self.writing_paused = False
         self._written_bytes = 0
@@ -112,7 +105,6 @@ class AnswerQueue:
             self.count_unsent()
 
     def write_buffers(self, buffers: Sequence[Buffer]) -> None:
-        """`write` several buffers as one."""
         self._written_bytes += total_bytes(buffers)
         if self._held:
             buffers = (*self._held, *buffers)
@@ -133,7 +125,6 @@ class AnswerQueue:
             self.flush()
 
     def flush(self) -> None:
-        """Write what `write_soon` was given."""
         if self._held:
             self.write_buffers(())
 
@@ -147,7 +138,7 @@ class AnswerQueue:
         return True
 
     def count_unsent(self) -> None:
-        """Tell the ledger how much this client has not taken."""
+
         unsent = self._early_bytes + self.unsent_bytes
         self._has_much = unsent > FREE_BYTES
         self._is_over_limit = self._note_unsent(unsent)
@@ -158,7 +149,6 @@ class AnswerQueue:
             self.count_unsent()
 
     def resume_writing(self) -> None:
-        """Note that the transport's buffer has room again."""
         self.writing_paused = False
         self.recount()
 
@@ -193,12 +183,10 @@ class AnswerQueue:
             self.exchanges.pop().leave()
 
     def client_left(self) -> None:
-        """Drop all answers, and tell the exchanges that the client has left."""
         while self.exchanges:
             self.exchanges.popleft().leave()
 
     def close(self) -> None:
-        """`client_left`, and drop the reference to the connection."""
         self.client_left()
         self._held, self._held_bytes = [], 0
         self._note_unsent = _uncounted
@@ -219,7 +207,8 @@ class Conversation(Protocol):
         """Whether an answer may be the last on this connection."""
 
     @property
-    def whole_heads(self) -> WholeHeads: ...
+    def usual_lines(self) -> FirstLines:
+        """Of answers behind which the connection stays open."""
 
     def first_lines(self, status: int, content_type: str, exchange: PipelinedExchange) -> bytes:
         """The start of an answer's head, without Content-Length and the closing empty line."""
@@ -275,7 +264,8 @@ class PipelinedExchange(Exchange):
             and not (self._bodiless or self.http10 or connection.ends or status in BODILESS)
             and len(body) <= JOINED_BYTES
         ):
-            data = connection.whole_heads[status, content_type, len(body)] + body
+            lines = connection.usual_lines[status, content_type, ""]
+            data = b"%bContent-Length: %d\r\n\r\n%b" % (lines, len(body), body)
         else:
             data = self._unusual(status, body, content_type, headers)
         self._phase = ANSWERED
@@ -287,8 +277,8 @@ class PipelinedExchange(Exchange):
         head = self._connection.first_lines(status, content_type, self) + header_lines(headers)
         buffers = (body,) if type(body) is bytes else cast(Sequence[Buffer], body)
         length = total_bytes(buffers)
-        head = head_alone(head, status, length)
-        if self._bodiless or status in BODILESS:
+        head += b"\r\n" if status in BODILESS else b"Content-Length: %d\r\n\r\n" % length
+        if self._bodiless or status in BODILESS:  # to HEAD it says how long the body would be
             return head
         if length <= JOINED_BYTES:
             return b"".join((head, *buffers))
@@ -318,7 +308,9 @@ class PipelinedExchange(Exchange):
             return
         if self._chunked and not self._bodiless:
             self._write(b"0\r\n\r\n")
-        self._end()
+        self._phase = ANSWERED
+        self.on_disconnect = self.on_drain = None
+        self._connection.answered(self)
 
     @property
     def congested(self) -> bool:
@@ -327,7 +319,7 @@ class PipelinedExchange(Exchange):
         return self._connection.answers.writing_paused or bool(self._early)
 
     def take_turn(self) -> bool:
-        """Write what is given of this answer, as it is the first now; return whether it is all."""
+        """Write what is given of this answer, the first now; return whether it is all."""
         early, self._early = self._early, None
         if early:
             self._keep(-total_bytes(early))
@@ -350,23 +342,17 @@ class PipelinedExchange(Exchange):
         super().leave()
 
     def give_up(self) -> None:
-        """Answer with status 500 after the application failed; abort an answer that has begun."""
         if self._phase is WAITING:
             self.respond(500, self.refusal(500, "the server failed to handle this request"))
         elif self._phase is STREAMING:
             self._connection.abort()  # half an answer must not look like a whole one
 
     def keep(self, data: Sequence[Buffer]) -> None:
-        """Keep a part of the answer until its turn comes."""
+
         if self._early is None:
             self._early = []
         self._early += data
         self._keep(total_bytes(data))
-
-    def _end(self) -> None:
-        self._phase = ANSWERED
-        self.on_disconnect = self.on_drain = None
-        self._connection.answered(self)
 
     def _write(self, data: bytes) -> None:
         answers = self._connection.answers

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
-import os
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -18,16 +16,8 @@ from wherry.server.calls.compression import (
     best_coding,
     compressed,
 )
-from wherry.server.calls.terms import client_request_id
+from wherry.server.calls.terms import client_request_id, new_request_id
 from wherry.server.http.exchange import JSON, Body, Exchange, Headers, error_body
-
-_PREFIX = os.urandom(6).hex()
-_numbers = itertools.count(1)
-
-
-def new_request_id() -> str:
-    """Return a unique id: a random part for the process, then a count."""
-    return f"{_PREFIX}-{next(_numbers):x}"
 
 
 def request_id_of(exchange: Exchange) -> str:
@@ -60,7 +50,6 @@ def respond(
 
 
 def respond_json(exchange: Exchange, value: Any) -> None:
-    """Answer with a value as JSON, uncompressed."""
     # As Triton: its asyncio client asks for gzip everywhere, and unpacks the answers of infer only.
     respond(exchange, encode_json(value), compress=False)
 
@@ -84,12 +73,8 @@ def describe(exchange: Exchange, error: Exception) -> tuple[int, str, Headers]:
     if isinstance(error, UnknownCoding):
         headers.append(("Accept-Encoding", "gzip, deflate"))
     status, text = exchange.outcome_of(error)
-    return status, _encodable(text), headers
-
-
-def _encodable(text: str) -> str:
-    """Replace lone surrogates, which an error text may quote and UTF-8 cannot carry."""
-    return text.encode(errors="replace").decode()
+    # An error text may quote lone surrogates, which UTF-8 cannot carry.
+    return status, text.encode(errors="replace").decode(), headers
 
 
 def packed(
@@ -124,11 +109,7 @@ class IdleTimer(Protocol):
 
 
 class EventStream:
-    """One streamed answer. The first event decides its status, or a ping that comes before it.
-
-    `headers` go out beside its own. With `keep_alive` a stream that is silent for one to two
-    PING_INTERVALs says so with a comment.
-    """
+    """One streamed answer. The first event decides its status, or a ping that comes before it."""
 
     content_type = CONTENT_TYPE
 
@@ -140,18 +121,13 @@ class EventStream:
     ) -> None:
         self._exchange = exchange
         self._headers = headers
-        #: What is called once the client has room for what was sent.
         self._unread: list[Callable[[], None]] = []
-        self._started = False
+        #: Whether the head of the answer was sent, so that its status can no longer change.
+        self.started = False
         self._silent = True
         exchange.on_drain = self._drained
         self._call_later = call_later or asyncio.get_running_loop().call_later
         self._timer: IdleTimer | None = None
-
-    @property
-    def started(self) -> bool:
-        """Whether the head of the answer was sent, so that its status can no longer change."""
-        return self._started
 
     def keep_alive(self) -> None:
         """Send a comment whenever the stream has been silent for one to two PING_INTERVALs."""
@@ -170,7 +146,6 @@ class EventStream:
                 consumed()
 
     def framed(self, data: bytes, name: str = "") -> bytes:
-        """Return one line of data as it goes onto the wire."""
         head = b"event: %b\n" % name.encode() if name else b""
         return b"%bdata: %b\n\n" % (head, data)
 
@@ -193,9 +168,9 @@ class EventStream:
         self._exchange.finish()
 
     def _start(self, status: int, headers: Headers = ()) -> None:
-        if self._started:
+        if self.started:
             return
-        self._started = True
+        self.started = True
         sent = self._exchange.request.head.headers
         if status == 200 and "x-request-id" in sent and (request_id := client_request_id(sent)):
             headers = (("X-Request-Id", request_id),)

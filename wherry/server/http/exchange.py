@@ -92,8 +92,6 @@ class HttpRequest(msgspec.Struct, eq=False):
 
 
 class Phase(Enum):
-    """The state of an exchange's answer."""
-
     WAITING = auto()
     STREAMING = auto()
     ANSWERED = auto()
@@ -146,8 +144,7 @@ class Exchange(ABC):
         """Send a piece of a streamed answer at once. Never blocks: see `congested`."""
 
     @abstractmethod
-    def finish(self) -> None:
-        """End a streamed answer."""
+    def finish(self) -> None: ...
 
     @property
     @abstractmethod
@@ -272,5 +269,4 @@ def error_body(message: str) -> bytes:
 
 
 def plain_form(path: str, status: int, message: str) -> bytes:
-    """The same whatever the path."""
     return error_body(message)

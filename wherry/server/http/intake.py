@@ -54,14 +54,11 @@ class Intake:
         self._answers = answers
         self._turns = turns
         self._parse = parse
-        #: Bytes that were read and not parsed.
         self.pending: Bytes = b""
-        #: Whether reading is paused.
         self.paused = False
         self._turn_comes = False
 
     def take(self, data: bytes) -> None:
-        """Parse what was read, now or in turns."""
         reader = self._reader
         if self.pending:
             self.pending = memoryview(bytes(self.pending) + data)
@@ -93,11 +90,9 @@ class Intake:
                 self._transport.resume_reading()
 
     def clear(self) -> None:
-        """Drop what is pending: the client has left."""
         self.pending = b""
 
     def close(self) -> None:
-        """Parse nothing any more, and drop the reference to the connection."""
         self.pending = b""
         self._parse = _ignore
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import ssl
+from functools import partial
 
 from wherry.server.access.origins import Binding, OriginCheck, Origins, binding_of
 from wherry.server.connections.held import Holdings
@@ -17,8 +18,6 @@ from wherry.server.http.protocol import HttpConnection, HttpConnections
 
 class Listener:
     """Serves one application on one address: TCP, a unix socket, or a socket already open.
-
-    The paths of `vital` are answered when there are too many connections, too.
 
     Belongs to the event loop that it is started in; works on asyncio's own and on uvloop.
     """
@@ -34,9 +33,9 @@ class Listener:
         refusal_form: RefusalForm = plain_form,
         keeps_sent_names: bool = False,
     ) -> None:
-        """Without `origins` any host and any page is answered. What is refused before the
-        application sees it is written in `refusal_form`. If it `keeps_sent_names`, the names of
-        headers are SentNames."""
+        """Without `origins` any host and any page is answered. The paths of `vital` are answered
+        when there are too many connections, too. What is refused before the application sees it is
+        written in `refusal_form`. If it `keeps_sent_names`, the names of headers are SentNames."""
         self._connections = HttpConnections(
             application,
             limits or Limits(),
@@ -47,7 +46,7 @@ class Listener:
         if keeps_sent_names:
             self._connections.rules.keep_sent_names()
         self._origins = origins
-        self._listening = Listening(self._connections, self._connect)
+        self._listening = Listening(self._connections, partial(HttpConnection, self._connections))
         self._scheme = "http"
         self._unix_name: UnixName | None = None
 
@@ -67,10 +66,8 @@ class Listener:
     ) -> None:
         """Take the address and, unless `serve` says later, accept connections from now on.
 
-        Port 0 takes a free one; host None means all interfaces.
-
-        With `reuse_port` other processes of this user may listen on the same port. OSError if the
-        address is taken.
+        Port 0 takes a free one; host None means all interfaces. With `reuse_port` other processes
+        of this user may listen on the same port. OSError if the address is taken.
         """
         self._scheme = "https" if ssl else "http"
         passed = sock is not None
@@ -88,7 +85,7 @@ class Listener:
             await self.serve()
 
     async def serve(self) -> None:
-        """Accept connections from now on."""
+
         await self._listening.serve()
 
     @property
@@ -98,7 +95,6 @@ class Listener:
 
     @property
     def binding(self) -> Binding:
-        """Which clients can reach it: those of this machine, or of the network."""
         return binding_of(self._listening.names)
 
     @property
@@ -121,25 +117,15 @@ class Listener:
     async def drain(
         self, drain_timeout: float | None, last_call: float = 0.0, *, accept_until: float = 0.0
     ) -> None:
-        """Finish the requests that have arrived and close; then cut off what is left.
-
-        For `last_call` seconds connections are still accepted, and an idle one may still bring a
-        request: what is on its way to us at this moment is not lost. The last answer of each
-        connection says that it is the last. For `accept_until` of these seconds connections are
-        accepted even if none is open. Returns when every connection is closed: after
-        `drain_timeout` seconds at the latest, or soon after `end`.
-        """
+        """`Listening.drain`. The last answer of each connection says that it is the last."""
         name, self._unix_name = self._unix_name, None
         if name is not None:
             await asyncio.to_thread(name.remove)
         await self._listening.drain(drain_timeout, last_call, accept_until=accept_until)
 
     async def end(self) -> None:
-        """Give up what is not answered by now: the time to drain is over."""
-        await self._listening.end()
 
-    def _connect(self) -> HttpConnection:
-        return HttpConnection(self._connections)
+        await self._listening.end()
 
 
 def tls_context(

@@ -48,7 +48,7 @@ from wherry.server.http.waits import (
     Waits,
     timeouts,
 )
-from wherry.server.http.wire import FirstLines, WholeHeads
+from wherry.server.http.wire import FirstLines
 
 
 class HttpConnections(OpenConnections["HttpConnection"]):
@@ -75,9 +75,8 @@ class HttpConnections(OpenConnections["HttpConnection"]):
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.first_lines = FirstLines()
-        self.whole_heads = WholeHeads(self.first_lines)
         self.timeouts = timeouts(limits)
-        self._last_call_until = 0.0
+        self.last_call_until = 0.0
 
     def health_only(self, exchange: Exchange) -> None:
         """The application of a connection beyond the limit: has the vital paths answered, refuses
@@ -95,28 +94,20 @@ class HttpConnections(OpenConnections["HttpConnection"]):
     def drain(self, last_call: float) -> None:
         """Say `Connection: close` in the answer to the last request that has arrived; close a
         connection that is idle for `last_call` seconds."""
-        self._last_call_until = self.clock() + last_call
+        self.last_call_until = self.clock() + last_call
         self.timeouts = timeouts(self.limits, last_call)
         super().drain(last_call)
 
-    @property
-    def last_call_is_over(self) -> bool:
-        return self.clock() >= self._last_call_until
-
     def sweep(self) -> None:
-        self._forget_dates()
+        self.first_lines.clear()
         self.buffers.trim()
         super().sweep()
-
-    def _forget_dates(self) -> None:
-        self.first_lines.clear()
-        self.whole_heads.clear()
 
     def remove(self, connection: HttpConnection) -> None:
         super().remove(connection)
         if not self.open:  # no sweep will come
             self.buffers = KeptBuffers()
-            self._forget_dates()
+            self.first_lines.clear()
 
 
 class HttpConnection(asyncio.Protocol):
@@ -137,14 +128,13 @@ class HttpConnection(asyncio.Protocol):
         "ends",
         "intake",
         "regulate",
-        "whole_heads",
+        "usual_lines",
     )
 
     def __init__(self, shared: HttpConnections) -> None:
         self._shared = shared
         self._application = shared.application
-        self.whole_heads = shared.whole_heads
-        #: Whether an answer may be the last here.
+        self.usual_lines = shared.first_lines
         self.ends = False
         self._holds_much = False  # whether the ledger of all clients counts what was received
         self._reads_large = False
@@ -323,7 +313,7 @@ class HttpConnection(asyncio.Protocol):
             return True
         if self._half_closed is not None:
             return bool(self.intake.pending)
-        if self._shared.last_call_is_over:
+        if self._shared.clock() >= self._shared.last_call_until:
             return False
         return bool(self.intake.pending) or has_unread(self._transport)
 

@@ -89,7 +89,6 @@ class RequestReader:
         self._deliver = deliver
         self.peer = peer
         self.state = BETWEEN
-        #: Requests that have begun.
         self.requests = 0
         #: Whether to feed one request at a time: a read has held a part of more than one.
         self.one_by_one = False
@@ -345,8 +344,6 @@ class RequestReader:
 
 
 class HeadLines:
-    """The target and the headers of a request, as the parser gives them."""
-
     __slots__ = ("_rules", "headers", "joined_bytes", "url")
 
     def __init__(self, rules: RequestRules) -> None:
@@ -390,7 +387,6 @@ class LargeBody:
     def __init__(self, data: memoryview) -> None:
         """`data` is as long as the body."""
         self.data = data
-        #: Bytes that have come: the first of `data`.
         self.received = 0
 
     @property

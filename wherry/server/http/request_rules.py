@@ -76,7 +76,6 @@ class Refused(Exception):
         super().__init__(message)
         self.status = status
         self.headers = headers
-        #: What went wrong in the server, if the client is not to blame.
         self.bug: BaseException | None = None
 
 

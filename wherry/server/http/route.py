@@ -38,9 +38,7 @@ class Operation:
     description: str = ""
     #: The schema of the request's body by its media type; empty: it has none.
     takes: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether the body may be left out.
     may_be_empty: bool = False
-    #: The schema of the answer's body by its media type.
     gives: Mapping[str, Any] = field(default_factory=lambda: {JSON: {}})
     #: What the data of each event is, where the answer is a stream of them.
     events: Any = None
@@ -50,7 +48,6 @@ class Operation:
     failures: Mapping[int, Any] = field(default_factory=dict)
     #: Names of the parameters and headers that it reads, beside those in its path.
     reads: tuple[str, ...] = ()
-    #: Other parameters, as they are written.
     parameters: tuple[Json, ...] = ()
     #: Examples of the body by media type, each with its name.
     examples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -123,7 +120,6 @@ class Route:
     handlers: Mapping[str, Handler]
     group: str
     open: bool = False
-    #: What each method takes and gives, for the OpenAPI document.
     operations: Mapping[str, Operation] = field(default_factory=dict)
     #: Abilities of models; the document has the route if a model has one of them, or there is none.
     needs: tuple[str, ...] = ()

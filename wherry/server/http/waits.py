@@ -74,7 +74,6 @@ class LingeringClose:
         self._dropped_bytes = 0
         #: The client sends, or may send, what is not wanted: it gets the whole LINGER.
         self.is_refused = False
-        #: The client has closed its sending half.
         self.sends_no_more = False
 
     def begin(self) -> None:

@@ -83,40 +83,15 @@ class FirstLines(dict[tuple[int, str, str], bytes]):
         return lines
 
 
-class WholeHeads(dict[tuple[int, str, int], bytes]):
-    """Remembers the heads of answers behind which the connection stays open, by their status,
-    content type and bytes of body. To be cleared before their Date is old."""
-
-    MAX_KEYS: Final = 512
-
-    def __init__(self, lines: FirstLines) -> None:
-        super().__init__()
-        self._lines = lines
-
-    def __missing__(self, key: tuple[int, str, int]) -> bytes:
-        if len(self) >= self.MAX_KEYS:
-            self.clear()
-        status, content_type, length = key
-        head = self[key] = head_alone(self._lines[status, content_type, ""], status, length)
-        return head
-
-
 def header_lines(headers: Sequence[tuple[str, str]]) -> bytes:
-    lines = [header_line(name, value) + "\r\n" for name, value in headers]
+    """ValueError for a value with a line break: it could add a header."""
+    lines = []
+    for name, value in headers:
+        line = f"{name}: {value}"
+        if "\r" in line or "\n" in line or "\0" in line:
+            raise ValueError(f"header {name!r} holds a line break or NUL; it cannot be sent")
+        lines.append(line + "\r\n")
     return "".join(lines).encode("latin-1")
-
-
-def header_line(name: str, value: str) -> str:
-    """Return a header line. ValueError for a value with a line break: it could add a header."""
-    line = f"{name}: {value}"
-    if "\r" in line or "\n" in line or "\0" in line:
-        raise ValueError(f"header {name!r} holds a line break or NUL; it cannot be sent")
-    return line
-
-
-def head_alone(head: bytes, status: int, length: int) -> bytes:
-    """An answer without its body: to HEAD it still says how long that would be."""
-    return head + (b"\r\n" if status in BODILESS else b"Content-Length: %d\r\n\r\n" % length)
 
 
 def total_bytes(buffers: Sequence[Buffer]) -> int:

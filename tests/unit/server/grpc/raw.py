@@ -282,7 +282,7 @@ class Peer:
         """The end of the connection, and nothing is left of it."""
         self.wire.close()
         await self.connections.all_closed()
-        assert self.connections.calls == 0
+        assert self.connections.serving.calls == 0
         assert self.connection.streams.by_id == {}
 
 

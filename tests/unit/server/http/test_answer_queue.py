@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from tests.unit.server.http.raw import MemoryTransport
 from wherry.server.http.answer_queue import AnswerQueue, PipelinedExchange
 from wherry.server.http.exchange import HttpRequest, RequestHead, plain_form
-from wherry.server.http.wire import FirstLines, WholeHeads
+from wherry.server.http.wire import FirstLines
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Conversation:
 
     def __post_init__(self) -> None:
         self.answers = AnswerQueue(self.transport, 2, lambda unsent: False, lambda flush: flush())
-        self.whole_heads = WholeHeads(FirstLines())
+        self.usual_lines = FirstLines()
         self.refusal_form = plain_form
 
     def ask(self, path: str = "/") -> PipelinedExchange:
