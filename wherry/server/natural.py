@@ -29,9 +29,9 @@ from wherry.server.v2.http.entry import HttpEntry, ModelPath
 from wherry.server.v2.http.form_codec import FormCodec
 from wherry.server.v2.http.generate import GenerateCall, StreamCall
 from wherry.server.v2.http.generate_codec import (
+    AnswerBody,
     OutputFiles,
     OutputFormat,
-    TypedAnswer,
     not_acceptable,
 )
 from wherry.server.v2.http.infer_codec import ModelCodec
@@ -66,7 +66,6 @@ class NaturalCodec:
         }
 
     def output_format(self, head: RequestHead) -> OutputFormat:
-        """How the request wants its answer. NotAcceptable."""
         accept = head.headers.get("accept")
         if self._streams:
             offers = [EVENT_STREAM, JSON_LINES]
@@ -77,7 +76,6 @@ class NaturalCodec:
         return self._files.output_format(accept, natural=True)
 
     def read(self, head: RequestHead, body: Buffer) -> DecodedRequest:
-        """Decode a body of any type. InvalidRequest, UnsupportedMediaType."""
         values = self._forms.values(head, body)
         decoded = self._of_json(body) if values is None else self._of_values(values)
         priority = head.headers.get("x-request-priority")
@@ -87,12 +85,7 @@ class NaturalCodec:
             decoded.parameters = {"priority": int(priority)}
         return decoded
 
-    def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest:
-        """Do what `read` does, in another thread."""
-        return self.read(head, body).counted()
-
-    def answer(self, response: InferResponse, output_format: OutputFormat) -> TypedAnswer:
-        """Encode one response. Raises what the model's output is to blame for."""
+    def answer(self, response: InferResponse, output_format: OutputFormat) -> AnswerBody:
         if output_format.file:
             return self._files.answer(response.outputs, output_format)
         named = {
@@ -106,7 +99,7 @@ class NaturalCodec:
         else:
             rows = [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
         try:
-            return TypedAnswer(encode_json(rows if output_format.several else rows[0]))
+            return AnswerBody(encode_json(rows if output_format.several else rows[0]))
         except (TypeError, ValueError, RecursionError) as error:
             raise BadModelOutput(f"model '{self._model}': an output is not JSON: {error}") from None
 

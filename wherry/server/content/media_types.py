@@ -37,7 +37,6 @@ class MediaType:
 
     @classmethod
     def parse(cls, text: str) -> MediaType | None:
-        """None if it is not a media type; parameters that are none are left out."""
         match = _TYPE.match(text)
         if match is None:
             return None
@@ -78,7 +77,6 @@ def names_type(accept: str | None, offer: str) -> bool:
 
 
 def quoted(text: str) -> str:
-    """A client's text as an error quotes it."""
     return repr(text if len(text) <= _QUOTED_CHARS else f"{text[:_QUOTED_CHARS]}...")
 
 

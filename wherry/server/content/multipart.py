@@ -27,7 +27,6 @@ from wherry.server.content.media_types import (
 )
 from wherry.server.http.exchange import RequestHead
 
-#: Values in one body, with those in its query string.
 MAX_VALUES: Final = 1024
 #: Bytes of an urlencoded form: it grows several times while it is read. Files go another way.
 MAX_URLENCODED: Final = 2**20
@@ -67,8 +66,6 @@ def named_values(head: RequestHead, body: Buffer) -> list[NamedValue] | None:
 
 def _in_body(media: MediaType, body: Buffer) -> list[NamedValue]:
     if media.name == FORM:
-        from wherry.server.content.multipart import parts  # the parser is for those that need it
-
         return parts(body, media.parameters.get("boundary", ""), MAX_VALUES)
     if media.name == URLENCODED:
         if len(body) > MAX_URLENCODED:
@@ -106,7 +103,6 @@ def _text(name: str, where: str) -> str:
 
 
 def begins_json(body: Buffer) -> bool:
-    """Whether it begins with a JSON object, or with a list of them."""
     return _OBJECTS.match(bytes(body[:64])) is not None
 
 
@@ -128,7 +124,6 @@ class NamedValue(msgspec.Struct):
 
 #: Bytes that are searched at once: other threads run meanwhile, but for 0.1 ms.
 PIECE_BYTES: Final = 2**19
-#: Characters of a boundary, as RFC 2046 has it.
 MAX_BOUNDARY: Final = 70
 MAX_HEADERS: Final = 16
 MAX_HEADER_BYTES: Final = 4096

@@ -143,7 +143,6 @@ def _can_bind(family: socket.AddressFamily, address: str) -> bool:
 MAX_REDIRECTS: Final = 3
 #: Seconds for all URLs of a request with their redirects.
 TIMEOUT: Final = 10.0
-#: URLs of a request that differ.
 MAX_URLS: Final = 256
 #: Characters of a URL; longer ones are data URLs.
 MAX_URL: Final = 8192
@@ -288,7 +287,6 @@ class Fetching:
         return time.monotonic() >= self._until
 
     def seconds_left(self) -> float:
-        """TimeoutError if there are none."""
         if (seconds := self._until - time.monotonic()) <= 0:
             raise TimeoutError
         return seconds
@@ -384,7 +382,6 @@ def _data_url(url: str, most: int) -> Fetched:
 
 
 def _origin(text: str) -> tuple[str, str, int]:
-    """An origin that an operator allows. ConfigError."""
     try:
         parts, host, port, path = _checked(text)
     except InvalidRequest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import astuple
 from typing import Final
 
 import msgspec
@@ -175,7 +174,7 @@ class RowsOwner:
 
     def _settings_now(self, revision: int) -> FrontSettings:
         common = self.common
-        regions = [astuple(region) for region in common.shared_memory.status()]
+        regions = [msgspec.structs.astuple(region) for region in common.shared_memory.status()]
         return FrontSettings(revision, common.log_settings.values(), regions, common.tenant_key)
 
     def _send_all(self, message: LinkMessage) -> None:

@@ -7,7 +7,7 @@ the OpenAPI document shows what goes in and comes out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -28,7 +28,6 @@ from wherry.server.calls.settings import LOG_FORMATS, TRACE_LEVELS
 from wherry.server.content.urls import decoded
 from wherry.server.http.exchange import JSON
 from wherry.server.http.route import (
-    ANY_TEXT,
     NO_TEXT,
     TEXT,
     Json,
@@ -42,6 +41,7 @@ from wherry.server.v2 import describe
 from wherry.server.v2.batching import batching
 from wherry.server.v2.common import Common
 from wherry.server.v2.describe import ExactAnswer
+from wherry.server.v2.shared_memory import SharedRegion
 from wherry.triton.api import ModelControl
 
 EXTENSIONS: Final = (
@@ -102,15 +102,6 @@ class IndexRow(ExactAnswer, omit_defaults=True):
     reason: str = ""
 
 
-class RegionStatus(ExactAnswer):
-    """A registered region of shared memory."""
-
-    name: str
-    key: str
-    offset: int
-    byte_size: int
-
-
 class LogValues(ExactAnswer):
     """The settings of the server's log."""
 
@@ -143,8 +134,6 @@ class Named(Protocol):
 
 
 class Name(NamedTuple):
-    """A plain one."""
-
     name: str = ""
     version: str | None = None
 
@@ -253,12 +242,16 @@ class Administration:
     # Shared memory. Of CUDA memory there is none here: its status is empty, to forget what is not
     # there is no error, and to register some is refused.
 
-    def regions(self, named: Named, _: Members) -> list[RegionStatus]:
-        regions = self._regions.status(named.name or None)
-        return [RegionStatus(**asdict(region)) for region in regions]
+    def regions(self, named: Named, _: Members) -> list[SharedRegion]:
+        return self._regions.status(named.name or None)
 
     def register(self, named: Named, members: Members) -> None:
-        name = _region(named, "system")
+        name = named.name
+        if not name:
+            raise InvalidRequest(
+                "'region name' is necessary to register system shared memory region",
+                more="; POST to /v2/systemsharedmemory/region/NAME/register",
+            )
         key = _member(name, members, "key", str)
         byte_size = _member(name, members, "byte_size", int)
         offset = _member(name, {"offset": 0, **members}, "offset", int)
@@ -267,24 +260,18 @@ class Administration:
     def unregister(self, named: Named, _: Members) -> None:
         self._regions.unregister(named.name or None)
 
-    def cuda_regions(self, named: Named, _: Members) -> list[RegionStatus]:
+    def cuda_regions(self, named: Named, _: Members) -> list[SharedRegion]:
         if named.name:
             raise RegionNotFound(f"Unable to find cuda shared memory region: '{named.name}'")
         return []
 
-    def register_cuda(self, named: Named, members: Members) -> None:
-        name = named.name
-        if not self._over_grpc:  # whose messages are typed
-            handle = _member(_region(named, "cuda"), members, "raw_handle", dict)
-            _member(name, handle, "b64", str)
-            _member(name, members, "byte_size", int)
+    def register_cuda(self, named: Named, _: Members) -> None:
         raise Unsupported(
-            f"cuda shared memory region '{name}': this server takes no CUDA shared memory; use"
-            " system shared memory, or send the data"
+            f"cuda shared memory region '{named.name}': this server takes no CUDA shared memory;"
+            " use system shared memory, or send the data"
         )
 
-    def unregister_cuda(self, _: Named, __: Members) -> None:
-        return None
+    def unregister_cuda(self, _: Named, __: Members) -> None: ...
 
 
 def _parameters(members: Members) -> dict[str, Any]:
@@ -294,26 +281,15 @@ def _parameters(members: Members) -> dict[str, Any]:
     return parameters
 
 
-def _region(named: Named, kind: str) -> str:
-    if not named.name:
-        raise InvalidRequest(
-            f"'region name' is necessary to register {kind} shared memory region",
-            more=f"; POST to /v2/{kind}sharedmemory/region/NAME/register",
-        )
-    return named.name
-
-
 def _member(region: str, body: Members, name: str, kind: type) -> Any:
     value = body.get(name)
     if type(value) is not kind:
         problem, tag = "is missing", None
         if name in body:
-            problem, tag = f"must be {_KINDS[kind]}", Tag.JSON
+            problem = "must be a string" if kind is str else "must be a whole number"
+            tag = Tag.JSON
         raise InvalidRequest(f"shared memory region '{region}': '{name}' {problem}", tag=tag)
     return value
-
-
-_KINDS: Final = {str: "a string", int: "a whole number", dict: "an object"}
 
 
 def load_options(parameters: dict[str, Any], *, upload: bool) -> dict[str, Any]:
@@ -406,11 +382,7 @@ REGION: Final = object_of(
     ["key", "byte_size"],
     title="RegionRequest",
 )
-CUDA_REGION: Final = object_of(
-    {"raw_handle": object_of({"b64": ANY_TEXT}, ["b64"]), "byte_size": {"type": "integer"}},
-    ["raw_handle", "byte_size"],
-    title="CudaRegionRequest",
-)
+
 _JSON_TEXT: Final[Json] = {"type": "string", "contentMediaType": JSON}
 LOAD: Final = object_of(
     {
@@ -437,8 +409,6 @@ UNLOAD: Final = object_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V2Operation:
-    """A question or a command."""
-
     group: str
     do: Callable[[Administration, Named, Members], Any]
     #: What goes in and comes out by method and path, of which a part may be left out: [PART]. None:
@@ -473,41 +443,21 @@ def _command(
     )
 
 
-def _memory(kind: str, rpc: str, about: Mapping[str, str], region: Json) -> list[V2Operation]:
-    path, group, admin = f"/v2/{kind}sharedmemory", "shared-memory", Administration
-    system = kind == "system"
-    regions = list[RegionStatus]
-    return [
-        V2Operation(
-            rpc=f"{rpc}SharedMemoryStatus",
-            group=group,
-            do=admin.regions if system else admin.cuda_regions,
-            http={
-                f"GET {path}/status": tells(about["status"], regions),
-                f"GET {path}/region/{{region}}/status": tells(about["one"], regions, 404),
-            },
-        ),
-        V2Operation(
-            rpc=f"{rpc}SharedMemoryRegister",
-            group=group,
-            do=admin.register if system else admin.register_cuda,
-            http={
-                f"POST {path}/region/{{region}}/register": tells(
-                    about["register"], {}, *_COMMAND, takes=json_of(region)
-                ),
-                f"POST {path}/register": None,
-            },
-        ),
-        V2Operation(
-            rpc=f"{rpc}SharedMemoryUnregister",
-            group=group,
-            do=admin.unregister if system else admin.unregister_cuda,
-            http={
-                f"POST {path}/region/{{region}}/unregister": tells(about["forget"], {}),
-                f"POST {path}/unregister": tells(about["forget all"], {}),
-            },
-        ),
-    ]
+def _memory(
+    kind: str,
+    method: str,
+    word: str,
+    do: Callable[[Administration, Named, Members], Any],
+    of_one: Operation | None = None,
+    of_all: Operation | None = None,
+) -> V2Operation:
+    path = f"{method} /v2/{kind}sharedmemory"
+    return V2Operation(
+        rpc=f"{kind.capitalize()}SharedMemory{word.capitalize()}",
+        group="shared-memory",
+        do=do,
+        http={f"{path}/region/{{region}}/{word}": of_one, f"{path}/{word}": of_all},
+    )
 
 
 MODEL: Final = "/v2/models/{model}[/versions/{version:[0-9]+}]"
@@ -643,28 +593,30 @@ OPERATIONS: Final[tuple[V2Operation, ...]] = (
             )
         },
     ),
-    *_memory(
+    _memory(
         "system",
-        "System",
-        {
-            "status": "The registered regions",
-            "one": "A registered region, in a list",
-            "register": "Map a region of shared memory",
-            "forget": "Forget a region",
-            "forget all": "Forget all regions",
-        },
-        REGION,
+        "GET",
+        "status",
+        Administration.regions,
+        tells("A registered region, in a list", list[SharedRegion], 404),
+        tells("The registered regions", list[SharedRegion]),
     ),
-    *_memory(
-        "cuda",
-        "Cuda",
-        {
-            "status": "Always empty: CUDA shared memory is not supported",
-            "one": "404: CUDA shared memory is not supported",
-            "register": "501: CUDA shared memory is not supported",
-            "forget": "No effect: CUDA shared memory is not supported",
-            "forget all": "No effect: CUDA shared memory is not supported",
-        },
-        CUDA_REGION,
+    _memory(
+        "system",
+        "POST",
+        "register",
+        Administration.register,
+        tells("Map a region of shared memory", {}, *_COMMAND, takes=json_of(REGION)),
     ),
+    _memory(
+        "system",
+        "POST",
+        "unregister",
+        Administration.unregister,
+        tells("Forget a region", {}),
+        tells("Forget all regions", {}),
+    ),
+    _memory("cuda", "GET", "status", Administration.cuda_regions),
+    _memory("cuda", "POST", "register", Administration.register_cuda),
+    _memory("cuda", "POST", "unregister", Administration.unregister_cuda),
 )

@@ -76,7 +76,6 @@ def batching(loaded: LoadedModel) -> Json:
 
 
 def _of_residence(residence: Mapping[str, Any]) -> Iterator[str]:
-    """Whether the model is loaded now, and why."""
     if not residence:
         return
     size, wakes = residence["footprint_bytes"], residence["wakes"]
@@ -89,7 +88,6 @@ def _of_residence(residence: Mapping[str, Any]) -> Iterator[str]:
 
 
 def beliefs(explained: Json) -> Iterator[str]:
-    """What the batcher does now, and why."""
     clauses = []
     callers, plan = explained.get("callers", {}), explained.get("plan", {})
     returned, returning = callers.get("returned_within_seconds"), callers.get("returning", 0.0)
@@ -188,7 +186,6 @@ def summary(last: Sequence[Decision]) -> Iterator[str]:
 
 
 def _left(alike: Sequence[Decision]) -> str:
-    """How these batches left, which are of one kind."""
     first = alike[0]
     how = LEFT.get(first.reason, first.reason)
     held = sum([decision.held_seconds for decision in alike]) / len(alike)

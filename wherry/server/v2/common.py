@@ -71,5 +71,4 @@ class Common:
 
     @property
     def of_calls(self) -> tuple[Admission, Offload, Traces, bytes]:
-        """What the calls of every protocol use."""
         return self.admission, self.offload, self.traces, self.tenant_key

@@ -310,7 +310,6 @@ def model_stats(runtime: Runtime, name: str = "", version: str | None = None) ->
 
 
 def _triton(loaded: LoadedModel) -> TritonConfig | None:
-    """The configuration of a model that comes from a repository."""
     return loaded.model.triton if isinstance(loaded.model, RepositoryModel) else None
 
 
@@ -329,25 +328,19 @@ def _tensor(loaded: LoadedModel, spec: TensorSpec) -> Json:
     return about
 
 
+_OWN_SETTINGS = (
+    "version description isolation request_timeout execution_timeout stall_timeout unload_timeout"
+    " isolate_errors run_again run_in_caller crash_budget crash_window max_restart_delay"
+    " max_unread_responses"
+)
+
+
 def _own_settings(loaded: LoadedModel) -> Json:
     """The settings that Triton's ModelConfig has no field for; times in seconds."""
     config = loaded.config
     return {
-        "version": config.version,
-        "description": config.description,
-        "isolation": config.isolation,
+        **{name: getattr(config, name) for name in _OWN_SETTINGS.split()},
         "devices": [group.device for group in config.instances],
-        "request_timeout": config.request_timeout,
-        "execution_timeout": config.execution_timeout,
-        "stall_timeout": config.stall_timeout,
-        "unload_timeout": config.unload_timeout,
-        "isolate_errors": config.isolate_errors,
-        "run_again": config.run_again,
-        "run_in_caller": config.run_in_caller,
-        "crash_budget": config.crash_budget,
-        "crash_window": config.crash_window,
-        "max_restart_delay": config.max_restart_delay,
-        "max_unread_responses": config.max_unread_responses,
         "pipeline": loaded.is_pipeline,
         "inputs": {spec.name: spec.form.value for spec in loaded.signature.inputs},
         "outputs": {spec.name: spec.form.value for spec in loaded.signature.outputs},
@@ -355,7 +348,6 @@ def _own_settings(loaded: LoadedModel) -> Json:
 
 
 def _memory_usage(loaded: LoadedModel) -> list[MemoryUsage]:
-    """The memory of instances that are processes; that of threads is not known."""
     sizes = [instance.rss_bytes for instance in loaded.runner.instances]
     held = sum(size for size in sizes if size)
     return [MemoryUsage(type="CPU", id=0, byte_size=held)] if held else []

@@ -35,8 +35,6 @@ from wherry.server.v2.long_arrays import LongArray
 
 
 class InputCodec:
-    """Decodes the tensors of one input of a model."""
-
     def __init__(self, spec: TensorSpec, model: str, *, batched: bool = True) -> None:
         self.spec = spec
         self.name = spec.name
@@ -108,7 +106,6 @@ class InputCodec:
         return self._column_of_values(values, rows, shape)
 
     def from_long_array(self, data: LongArray, rows: int, shape: list[int]) -> Column:
-        """Do the same as `from_json`, piece by piece."""
         count = math.prod(shape)
         if not self.elements.are_rows and data.commas + 1 > max(1, count):
             raise self.errors.wrong_count(shape, count, data.commas + 1)  # without reading them all
@@ -128,7 +125,6 @@ class InputCodec:
         return self._column_of_array(np.concatenate(arrays), rows, shape)
 
     def from_values(self, values: Any, rows: int, shape: list[int]) -> Column:
-        """The column of `data` that is Python values already."""
         values = self.elements.checked(values)
         with np.errstate(over="raise"):
             return self._column_of_values(values, rows, shape)
@@ -184,11 +180,7 @@ class InputCodec:
         count, rest = divmod(len(data), datatype.itemsize)
         if rest or not count:
             raise self.errors.invalid(f"{len(data)} bytes are not {self.datatype} data")
-        dims = self.wire_shape
-        unknown = [i for i, d in enumerate(dims) if d == -1]
-        shape = [1 if d == -1 else d for d in dims]
-        if unknown:
-            shape[unknown[-1]] = count // max(1, math.prod(shape))
+        shape = self.shape_of(count)
         rows = self.rows_of(shape)
         return self.from_binary(data, rows, shape), rows
 
@@ -239,7 +231,6 @@ class InputCodec:
         return list(column) if self.spec.form is Form.ARRAYS else column
 
     def _column_of_elements(self, values: list[Any], rows: int, shape: list[int]) -> Column:
-        """Return the column of a BYTES tensor, from strings or bytes."""
         form = self.spec.form
         if form is Form.TEXT:
             try:
@@ -280,7 +271,6 @@ class InputCodec:
             raise self.errors.invalid(f"an element does not hold JSON: {explain(error)}") from None
 
     def _split(self, data: memoryview, count: int) -> list[bytes]:
-        where = f"for inference input '{self.name}' for model '{self._model}'"
         try:
             values = unpack_bytes(data)
         except ValueError as error:
@@ -289,10 +279,6 @@ class InputCodec:
                 f"incomplete string {what} for inference input '{self.name}', {problem}, for model"
                 f" '{self._model}'"
             ) from None
-        if len(values) < count:
-            raise InvalidRequest(f"expected {count} string elements {where}, got {len(values)}")
-        if len(values) > count:
-            raise InvalidRequest(
-                f"unexpected number of string elements {len(values)} {where}, expecting {count}"
-            )
+        if len(values) != count:
+            raise self.errors.wrong_string_count(count, len(values))
         return values

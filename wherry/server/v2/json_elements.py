@@ -56,7 +56,6 @@ _EXPECTED: Final = re.compile(r"expected (\w+)")
 
 
 def malformed(error: Exception) -> InvalidRequest:
-    """The error for a text that is not JSON, or JSON that has the wrong form."""
     if isinstance(error, RecursionError):
         return InvalidRequest(TOO_DEEP, tag=Tag.JSON)
     reason = explain(error)
@@ -152,17 +151,20 @@ class InputErrors:
                 f" {dims_text(shape)}"
             )
         if self._datatype is BYTES:
-            where = f"for inference input '{self._name}' for model '{self._model}'"
-            if got < count:
-                return InvalidRequest(f"expected {count} string elements {where}, got {got}")
-            return InvalidRequest(
-                f"unexpected number of string elements {got} {where}, expecting {count}"
-            )
+            return self.wrong_string_count(count, got)
         return InvalidRequest(
             "Unable to parse 'data': Shape does not match true shape of 'data' field",
             tag=Tag.JSON,
             more=f" (input '{self._name}' of model '{self._model}': shape {dims_text(shape)} needs"
             f" {count} elements, data has {got})",
+        )
+
+    def wrong_string_count(self, count: int, got: int) -> InvalidRequest:
+        where = f"for inference input '{self._name}' for model '{self._model}'"
+        if got < count:
+            return InvalidRequest(f"expected {count} string elements {where}, got {got}")
+        return InvalidRequest(
+            f"unexpected number of string elements {got} {where}, expecting {count}"
         )
 
     def invalid(self, problem: str, tag: Tag | None = None) -> InvalidRequest:
@@ -202,7 +204,6 @@ T = TypeVar("T")
 
 
 def parse_object(body: Buffer) -> dict[str, Any]:
-    """The members of a JSON object. InvalidRequest if the body is none."""
     try:
         return _decode_object(body)
     except (ValueError, RecursionError) as error:

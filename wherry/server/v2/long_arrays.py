@@ -294,8 +294,6 @@ def _has_long_number(letters: npt.NDArray[np.uint8], outside: Mask) -> bool:
 
 
 class _Folder:
-    """One walk over a body."""
-
     def __init__(self, body: memoryview, where: str) -> None:
         self._body = body
         self._where = where.encode()

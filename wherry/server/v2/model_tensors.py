@@ -23,8 +23,6 @@ from wherry.server.v2.shared_memory import SharedMemory, Window
 
 
 class RequestedOutput(msgspec.Struct):
-    """One output as the client asked for it."""
-
     codec: OutputCodec
     #: Over HTTP: as binary data behind the JSON.
     binary: bool = False
@@ -90,7 +88,6 @@ class ModelTensors:
         self._shared_memory = shared_memory or SharedMemory()
 
     def input(self, name: str, datatype: str, columns: Columns) -> InputCodec:
-        """The input of a request that has `columns` already."""
         codec = self.inputs.get(name)
         if codec is None:
             raise self._unexpected("input", name, self.inputs)
@@ -190,7 +187,6 @@ class ModelTensors:
 
 
 def tensors_of(loaded: LoadedModel, common: Common) -> ModelTensors:
-    """What the codecs of a model begin with."""
     return ModelTensors(
         loaded.config,
         loaded.signature,

@@ -89,8 +89,6 @@ FIRST_ELEMENTS: Final = 256
 
 
 class OutputCodec:
-    """Encodes the columns of one output of a model."""
-
     def __init__(self, spec: TensorSpec, model: str, *, batched: bool = True) -> None:
         self.spec = spec
         self.name = spec.name
@@ -117,7 +115,8 @@ class OutputCodec:
         return wire_shape(self.spec, self._batched)
 
     def small_json(self, column: Column) -> bytes | None:
-        """`json` of the usual small column: texts, or an array of numbers. None for others."""
+        """All of `json` for the usual small column: texts, or an array of numbers. None for
+        others."""
         if self._text:
             count = len(column)
             try:
@@ -163,42 +162,28 @@ class OutputCodec:
         return [*shape], data
 
     def _shape_text(self, shape: tuple[int, ...]) -> bytes:
-        """The wire shape of an array, as text."""
         last, text = self._last_shape
         if shape != last:
             text = _joined(shape if self._batched else row_wire_shape(self.spec, shape[1:]))
             self._last_shape = shape, text
         return text
 
-    def json(self, column: Column) -> bytes:
-        """The member of `outputs` that carries this column as JSON."""
-        if self._text:
-            return b'%b%d],"data":%b}' % (self._head, len(column), self._encoded(column))
-        shape, flat = self.flat(column)
-        if isinstance(flat, np.ndarray):
-            data = self._numbers(flat)
-        else:
-            data = self._encoded([self._string(value) for value in flat])
-        return b'%b%b],"data":%b}' % (self._head, _joined(shape), data)
-
-    def json_parts(self, column: Column) -> Iterator[bytes]:
-        """Return the parts of what `json` returns, slice by slice."""
+    def json(self, column: Column) -> Iterator[bytes]:
+        """The member of `outputs` that carries this column as JSON, slice by slice."""
         shape, flat = self.flat(column)
         yield b'%b%b],"data":[' % (self._head, _joined(shape))
-        yield from joined(self.texts(flat))
-        yield b"]}"
-
-    def texts(self, flat: list[Any] | Array) -> Iterator[bytes]:
-        """Elements as JSON, slice by slice, with commas between those of a slice."""
         if isinstance(flat, np.ndarray):
             flat = flat.reshape(-1)
         for start in range(0, len(flat), SLICE_ELEMENTS):
             part = flat[start : start + SLICE_ELEMENTS]
             if isinstance(part, np.ndarray):
-                yield self._numbers(part)[1:-1]
+                elements = self._numbers(part)
             else:
-                yield self._encoded([self._string(value) for value in part])[1:-1]
+                values = part if self._text else [self._string(value) for value in part]
+                elements = self._encoded(values)
+            yield (b"," if start else b"") + elements[1:-1]
             give_way()
+        yield b"]}"
 
     def binary(self, column: Column) -> tuple[bytes, list[Buffer]]:
         """The member of `outputs` that announces binary data, and the data in slices."""
@@ -349,14 +334,6 @@ def text_or_base64(value: Any) -> Any:
         return bytes(value).decode()
     except UnicodeDecodeError:
         return in_base64(value)
-
-
-def joined(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Members of one JSON array, with commas between the parts."""
-    comma = b""
-    for part in parts:
-        yield comma + part
-        comma = b","
 
 
 def _joined(shape: Sequence[int]) -> bytes:

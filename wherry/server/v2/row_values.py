@@ -95,8 +95,6 @@ MAX_REPEATED_BYTES: Final = 8 * 2**20
 
 
 class RowValues:
-    """Reads the rows of one input of a model."""
-
     def __init__(
         self,
         spec: TensorSpec,
@@ -130,7 +128,7 @@ class RowValues:
         if form is Form.BYTES:
             return [self._strings(row, self.bytes_of, index) for index, row in enumerate(rows)]
         if form is Form.JSON:
-            return [self._strings(row, _itself, index) for index, row in enumerate(rows)]
+            return [self._strings(row, lambda one, _: one, i) for i, row in enumerate(rows)]
         return self._numbers(rows)
 
     def repeated(self, row: Any, count: int) -> Column:
@@ -153,7 +151,6 @@ class RowValues:
         return self.column([row] * count)
 
     def wrong(self, expected: str, value: Any, place: str = "") -> InvalidRequest:
-        """The error for a value of another type than the one that is expected."""
         error = self.invalid(f"expected {expected}, got {kind_of(value)}", place)
         error.tag = Tag.JSON
         return error
@@ -341,7 +338,3 @@ def kind_of(value: Any) -> str:
     """The name of a value's type, as errors about JSON have it."""
     names = {dict: "object", list: "array", type(None): "null", memoryview: "bytes"}
     return names.get(type(value), type(value).__name__)
-
-
-def _itself(value: Any, _: str) -> Any:
-    return value

@@ -16,11 +16,13 @@ import os
 import stat
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from wherry.core.api import (
     AlreadyRegistered,
+    Buffer,
     InvalidRequest,
     RegionNotFound,
     Tag,
@@ -30,7 +32,6 @@ from wherry.core.api import (
 
 log = logging.getLogger("wherry")
 
-Buffer = bytes | bytearray | memoryview
 
 #: Shared memory that other programs keep to themselves: Triton's and torch's worker processes,
 #: the C library's semaphores, NCCL.
@@ -40,8 +41,7 @@ MAX_REGIONS: Final = 1024
 MAX_NAME_CHARS: Final = 255
 
 
-@dataclass(frozen=True, slots=True)
-class SharedRegion:
+class SharedRegion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A registered region: `byte_size` bytes of the object `key` from `offset` on."""
 
     name: str

@@ -20,7 +20,6 @@ def sentence_of(error: WherryError) -> str:
 
 
 def code_and_sentence(error: WherryError) -> tuple[str, str]:
-    """What ends a call of gRPC."""
     code = "INTERNAL" if error.tag is Tag.INTERNAL else error.grpc_code
     return code, sentence_of(error)
 

@@ -9,7 +9,11 @@ from wherry.server.v2.shared_memory import SharedMemory
 #: Paths that say only what is missing in them, or "not here", as Triton does; and OPTIONS.
 NOT_DESCRIBED = {
     "*",
-    "/v2/cudasharedmemory/register",
+    *(
+        f"/v2/cudasharedmemory/{where}{word}"
+        for where in ("", "region/{region}/")
+        for word in ("register", "status", "unregister")
+    ),
     "/v2/systemsharedmemory/register",
     "/v2/repository/{repository}/index",
     "/v2/repository/{repository}/models/{model}/load",

@@ -54,9 +54,9 @@ def codecs(spec: TensorSpec, *, batched: bool = True) -> tuple[InputCodec, Outpu
 
 def through_json(spec: TensorSpec, column: Column, *, batched: bool = True) -> Column:
     read, write = codecs(spec, batched=batched)
-    member = json.loads(write.json(column))
+    member = json.loads(b"".join(write.json(column)))
     shape = member["shape"]
-    data = write.json(column).partition(b'"data":')[2][:-1]
+    data = b"".join(write.json(column)).partition(b'"data":')[2][:-1]
     try:
         return read.from_json(data, read.rows_of(shape), shape)
     except InvalidRequest:
@@ -384,7 +384,7 @@ def test_an_unbatched_output_without_dimensions_has_the_shape_of_a_scalar(
     """Whatever -1 it declares: tritonclient reads as many numbers as the shape has."""
     column = np.array([2.5], np.float32)  # the batch of the core, with one row in it
     write = OutputCodec(spec_of(FP32, *dims), "m", batched=False)
-    assert json.loads(write.json(column))["shape"] == []
+    assert json.loads(b"".join(write.json(column)))["shape"] == []
     assert json.loads(write.small_json(column) or b"")["shape"] == []
     assert json.loads(write.binary(column)[0])["shape"] == []
     member, data = write.small_binary(column, packed=False) or (b"", b"")
@@ -394,7 +394,7 @@ def test_an_unbatched_output_without_dimensions_has_the_shape_of_a_scalar(
 
 def test_floats_that_json_lacks_leave_as_triton_writes_them() -> None:
     column = np.array([math.nan, math.inf, -math.inf, 1], np.float32)
-    member = OutputCodec(spec_of(FP32), "m").json(column)
+    member = b"".join(OutputCodec(spec_of(FP32), "m").json(column))
     assert member.endswith(b'"shape":[4],"data":[NaN,Infinity,-Infinity,1.0]}')
 
 
@@ -453,7 +453,7 @@ def test_json_rows_are_objects_or_strings_that_hold_them() -> None:
 def test_numpy_values_inside_of_json_rows_are_numbers() -> None:
     write = OutputCodec(TensorSpec("x", BYTES, (), Form.JSON, json_type=dict), "m")
     row = {"score": np.float32(0.5), "ids": np.arange(2)}
-    assert json.loads(write.json([row]))["data"] == ['{"score":0.5,"ids":[0,1]}']
+    assert json.loads(b"".join(write.json([row])))["data"] == ['{"score":0.5,"ids":[0,1]}']
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def test_numpy_values_inside_of_json_rows_are_numbers() -> None:
 def test_what_cannot_be_sent_is_the_models_fault(form: Form, value: Any) -> None:
     write = OutputCodec(TensorSpec("x", BYTES, (), form), "m")
     with pytest.raises(BadModelOutput, match="output 'x'"):
-        write.json([value])
+        list(write.json([value]))
     with pytest.raises(BadModelOutput, match="output 'x'"):
         write.binary([value])
 
@@ -470,7 +470,7 @@ def test_what_cannot_be_sent_is_the_models_fault(form: Form, value: Any) -> None
 def test_bytes_that_are_no_text_need_binary_data() -> None:
     write = OutputCodec(TensorSpec("x", BYTES, (), Form.BYTES), "m")
     with pytest.raises(InvalidRequest, match="ask for binary"):
-        write.json([b"\xff"])
+        list(write.json([b"\xff"]))
     assert write.binary([b"\xff"])[1] == [pack_bytes([b"\xff"])]
 
 
@@ -483,7 +483,7 @@ def test_bytes_that_are_no_text_need_binary_data() -> None:
 )
 def test_rows_of_different_lengths_are_no_tensor(spec: TensorSpec, column: list[Any]) -> None:
     with pytest.raises(InvalidRequest, match="one row in each request"):
-        OutputCodec(spec, "m").json(column)
+        b"".join(OutputCodec(spec, "m").json(column))
 
 
 @pytest.mark.parametrize("datatype", [FP16, BF16])
@@ -491,14 +491,14 @@ def test_half_floats_leave_as_binary_only(datatype: Datatype) -> None:
     write = OutputCodec(spec_of(datatype), "m")
     column = np.array([1.5], datatype.dtype)
     with pytest.raises(InvalidRequest, match="use the binary data format for output x"):
-        write.json(column)
+        b"".join(write.json(column))
     assert [len(part) for part in write.binary(column)[1]] == [2]
 
 
 def test_classification_gives_the_best_of_each_row() -> None:
     column = np.array([[0.1, 0.7, 0.2], [3, 1, 2]], np.float32)
     spec, classes = OutputCodec(spec_of(FP32, 3), "m").classes(column, 2)
-    assert json.loads(OutputCodec(spec, "m").json(classes)) == {
+    assert json.loads(b"".join(OutputCodec(spec, "m").json(classes))) == {
         "name": "x",
         "datatype": "BYTES",
         "shape": [2, 2],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary, ref
 
 import msgspec
@@ -165,8 +165,6 @@ class KnownRequests:
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What a head says."""
-
     #: The model is not kept alive: an unloaded one must give its memory back.
     loaded: ref[LoadedModel]
     codec: InferCodec
@@ -184,8 +182,6 @@ _MOST_DIGITS: Final = 18
 
 
 class LongCall(Protocol):
-    """A call that a client may keep open as long as it likes."""
-
     def drain(self) -> None:
         """End the call, as the server stops, once the requests that it has begun are answered."""
 
@@ -198,7 +194,6 @@ class GrpcEntry(Entry):
     def __init__(
         self, runtime: Runtime, common: Common, control: ModelControl, infer: Method
     ) -> None:
-        """`infer` is the description of ModelInfer."""
         super().__init__(runtime, *common.of_calls, common.forwarding.grpc)
         self.common = common
         self.control = control
@@ -268,8 +263,6 @@ class GrpcEntry(Entry):
 
 
 class GrpcCall(InferCall):
-    """A call of one request that came in a gRPC message."""
-
     __slots__ = ("decoded",)
 
     entry: GrpcEntry
@@ -277,7 +270,6 @@ class GrpcCall(InferCall):
     decoded: DecodedRequest
 
     def submit(self, rpc: Rpc, decoded: DecodedRequest) -> None:
-        """`send` the request that came with `rpc`. Raises what `send` does."""
         self.decoded = decoded
         metadata, left = rpc.metadata, rpc.timeout
         if metadata.notes is None:
@@ -288,7 +280,7 @@ class GrpcCall(InferCall):
 
 
 class LargeRequest:
-    """Decodes a large message of a request in steps, in another thread where one takes long.
+    """Decodes a large message of a request, in another thread if that takes long.
 
     `done(self, error)` is told once, perhaps by `start`; without an error, `found` is set.
     """
@@ -308,55 +300,41 @@ class LargeRequest:
         self._kind = kind
         self._message = message
         self._done = done
-        self._is_light = False
         self._work: Beside | None = None
 
     def start(self) -> None:
-        kind, message = self._kind, self._message
-        self._is_light = kind.is_light(message, "raw_input_contents")
-        self._step(self._begin, None)
-
-    def cancel(self) -> None:
-        work, self._work = self._work, None
-        if work is not None:
-            work.cancel()
-
-    def _begin(self, _: None) -> bool:
-        self.entry.admission.check()
-        decode = partial(self._kind.decode, self._message)
-        if self._is_light:
-            return self._find(decode())
-        return self._beside(decode, self._find)
-
-    def _find(self, wire: Values) -> bool:
-        self.id = wire.get("id", "")
-        loaded, codec = self.entry.find(wire)
-        if self._is_light and codec.reads_in_place(wire):
-            return self._take(self.entry.decode(self._message, wire, loaded, codec))
-        return self._beside(lambda: (loaded, codec, codec.decode(wire).counted()), self._take)
-
-    def _take(self, found: Decoded) -> bool:
-        self.found = found
-        return True
-
-    def _beside(self, work: Callable[[], Any], then: Callable[[Any], bool]) -> bool:
-        done = partial(self._step, then)
-        self._work = Beside(self.entry, work, done, len(self._message))
-        return False
-
-    def _step(self, then: Callable[[Any], bool], outcome: Any) -> None:
-        """Call `then` with the outcome of a step; it returns whether this was the last one."""
-        self._work = None
         error: Exception | None = None
         try:
-            if isinstance(outcome, Exception):
-                raise outcome
-            if not then(outcome):
+            self.entry.admission.check()
+            if not self._kind.is_light(self._message, "raw_input_contents") or not self._decode():
+                self._work = Beside(
+                    self.entry, partial(self._decode, beside=True), self._end, len(self._message)
+                )
                 return
         except Exception as refused:  # noqa: BLE001 - whatever it is, the client is told
             error = refused
+        self._end(error)
+
+    def cancel(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+
+    def _decode(self, *, beside: bool = False) -> bool:
+        """Set `found`; False if that takes too long for the loop."""
+        wire = self._kind.decode(self._message)
+        self.id = wire.get("id", "")
+        loaded, codec = self.entry.find(wire)
+        if beside:
+            self.found = loaded, codec, codec.decode(wire).counted()
+        elif codec.reads_in_place(wire):
+            self.found = self.entry.decode(self._message, wire, loaded, codec)
+        else:
+            return False
+        return True
+
+    def _end(self, outcome: object) -> None:
         self._message = b""  # free it: the columns hold what is needed
-        self._done(self, error)
+        self._done(self, outcome if isinstance(outcome, Exception) else None)
 
 
 def infer(entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
@@ -380,7 +358,6 @@ def infer(entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
 
 
 def read(rpc: Rpc, request: LargeRequest, error: Exception | None) -> None:
-    """Submit a large request that was decoded, or answer with `error`."""
     rpc.on_leave = None
     try:
         if error is not None:
@@ -405,8 +382,6 @@ def no_single_answer() -> Unsupported:
 
 
 class GrpcInferCall(GrpcCall):
-    """A ModelInfer."""
-
     __slots__ = ()
 
     client: Rpc
@@ -433,7 +408,6 @@ class GrpcInferCall(GrpcCall):
 
 
 def written(call: GrpcInferCall, response: InferResponse) -> list[Buffer]:
-    """Encode the message of a large answer, in another thread."""
     return call.codec.encode(response, call.decoded.id, call.decoded.requested_outputs)
 
 

@@ -47,7 +47,6 @@ class AnswerFields:
     """Encodes the fields of one model's answers, but for the data itself."""
 
     def __init__(self, kind: Message, model: str, version: str) -> None:
-        """`kind` is the ModelInferResponse."""
         self._kind = kind
         #: The first fields: the model's name and version.
         self.begin = kind.encode({"model_name": model, "model_version": version})
@@ -64,7 +63,6 @@ class AnswerFields:
         return self._kind.encode({"parameters": parameters})
 
     def output(self, name: str, datatype: str, shape: list[int]) -> bytes:
-        """The description of an output, without its data."""
         key = (name, datatype, *shape)
         known = self._outputs.get(key)
         if known is None:
@@ -140,7 +138,6 @@ class InferCodec:
     # The request
 
     def decode(self, wire: Values) -> DecodedRequest:
-        """InvalidRequest names the field that is wrong."""
         columns, rows = self._columns(wire.get("inputs", []), wire.get("raw_input_contents", []))
         parameters: Parameters = {}
         wants_end = False
@@ -218,7 +215,6 @@ class InferCodec:
         return memoryview(data)
 
     def _contents(self, codec: InputCodec, wire_input: Values, count: int) -> Any:
-        """The elements of a tensor that stand in its typed field of `contents`."""
         contents: Values = wire_input.get("contents", {})
         expected = CONTENTS_FIELD.get(codec.datatype)
         if expected is None:
@@ -241,11 +237,12 @@ class InferCodec:
                 " request."
             )
         if len(values) != count:
-            raise self._wrong_count(codec, count, len(values))
+            if size := codec.spec.datatype.itemsize:
+                raise codec.errors.size_mismatch(count * size, len(values) * size)
+            raise codec.errors.wrong_string_count(count, len(values))
         return values
 
     def _numbers(self, codec: InputCodec, values: Any) -> memoryview:
-        """The bytes of a tensor's elements, in its own datatype."""
         dtype = DATATYPES[codec.datatype].dtype
         expected = CONTENTS_FIELD[codec.datatype]
         array: Array = np.asarray(values, CONTENTS_DTYPE.get(expected, dtype))
@@ -258,15 +255,6 @@ class InferCodec:
                 )
         array = np.ascontiguousarray(array, dtype)
         return array.data.cast("B") if array.size else memoryview(b"")
-
-    def _wrong_count(self, codec: InputCodec, expected: int, got: int) -> InvalidRequest:
-        size = codec.spec.datatype.itemsize
-        if size:
-            return codec.errors.size_mismatch(expected * size, got * size)
-        return InvalidRequest(
-            f"expected {expected} string elements for inference input '{codec.name}' for model"
-            f" '{self.model}', got {got}"
-        )
 
     def _requested(self, outputs: list[Values]) -> list[RequestedOutput]:
         by_name: dict[str, RequestedOutput] = {}
@@ -317,7 +305,6 @@ class InferCodec:
         return [head, *raw]
 
     def is_large(self, response: InferResponse, requested: list[RequestedOutput] | None) -> bool:
-        """Whether encoding this answer would hold up the loop."""
         outputs = response.outputs
         if not is_large(outputs):
             return False
@@ -405,7 +392,6 @@ def _unsign(parameters: Parameters) -> None:
 
 
 def parameter(model: str, name: str, value: Any) -> Values:
-    """An InferParameter."""
     if isinstance(value, bool | np.bool_):
         return {"bool_param": bool(value)}
     if isinstance(value, int | np.integer):

@@ -15,10 +15,10 @@ import msgspec
 from wherry.core.api import Buffer, InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
 from wherry.server.grpc import proto
 from wherry.server.grpc.proto import Method, Schema, file_descriptor, symbols
-from wherry.server.grpc.rpc import MethodHandler, Rpc, at_once, fail
+from wherry.server.grpc.rpc import MethodHandler, Rpc, at_once
 from wherry.server.grpc.wire import Values
 from wherry.server.v2.administration import OPERATIONS, Administration, Name, V2Operation
-from wherry.server.v2.grpc.entry import GrpcEntry
+from wherry.server.v2.grpc.entry import GrpcEntry, respond
 
 #: google.rpc.Code of what is not there, and of what is not asked.
 NOT_FOUND, INVALID = 5, 3
@@ -30,7 +30,6 @@ ALPHA: Final = "grpc.reflection.v1alpha"
 
 @cache
 def schemas() -> Mapping[str, Schema]:
-    """What this server describes, by the names of its files."""
     return {
         "v2.proto": proto.load("v2.proto", "model_config.proto"),
         "health.proto": proto.load("health.proto"),
@@ -132,7 +131,6 @@ class Watch:
         self.look()
 
     def look(self) -> None:
-        """Send the status if it has changed, and look again later."""
         status = _status(self._entry, self._service)
         if status != self._last_status:
             self._last_status = status
@@ -158,8 +156,6 @@ def _status(entry: GrpcEntry, service: str) -> str:
 
 
 class KServeCalls:
-    """The calls of one server, by the method's name."""
-
     def __init__(self, entry: GrpcEntry) -> None:
         self._entry = entry
         self._administration = Administration(entry, entry.common, entry.control)
@@ -182,28 +178,21 @@ class KServeCalls:
         named = Name(name, self._entry.version(request.get("version", "")))
         members = _MEMBERS.get(row.rpc, _as_they_are)(request)
 
-        def answer() -> bytes:
+        def answer() -> list[Buffer]:
             try:
                 made = msgspec.to_builtins(row.do(self._administration, named, members))
             except (ModelNotFound, ModelNotReady):
                 if row.rpc != "ModelReady":
                     raise
                 made = {"ready": False}  # which is not an error
-            return method.response.encode(_ANSWERS.get(row.rpc, _as_they_are)(made or {}))
+            return method.response.parts(_ANSWERS.get(row.rpc, _as_they_are)(made or {}))
 
         if not row.in_thread:
-            rpc.respond(answer())
+            rpc.respond(*answer())
             return
-        port = self._entry.port()
-
-        def respond_or_fail(outcome: bytes | Exception) -> None:
-            if isinstance(outcome, Exception):
-                fail(rpc, outcome)
-            else:
-                rpc.respond(outcome)
-
+        port, done = self._entry.port(), partial(respond, rpc)
         self._entry.control.in_thread(
-            answer, lambda outcome: port.call(respond_or_fail, outcome), loads=row.loads
+            answer, lambda outcome: port.call(done, outcome), loads=row.loads
         )
 
 

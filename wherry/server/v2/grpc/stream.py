@@ -27,8 +27,6 @@ MAX_OWED: Final = 1024
 
 
 class InferStream:
-    """One ModelStreamInfer call."""
-
     def __init__(self, entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
         self.entry = entry
         self.rpc = rpc
@@ -93,7 +91,6 @@ class InferStream:
         self._hold_back()
 
     def _refuse(self, error: Exception, request_id: str, turn: Turn | None = None) -> None:
-        """Tell of a request that did not begin."""
         if self.errors_end_it:
             self.fail(error, request_id)
         else:
@@ -149,12 +146,7 @@ class InferStream:
                 self._later.popleft()()
             self._end_if_done()
 
-        work = Beside(
-            self.entry,
-            lambda: self._around(encode()),
-            done,
-        )
-        self._writing = work
+        self._writing = Beside(self.entry, lambda: self._around(encode()), done)
 
     def send(self, answer: list[Buffer], request: StreamedRequest | None) -> None:
         """Send an answer, which comes as the pieces of a ModelInferResponse."""
@@ -185,7 +177,6 @@ class InferStream:
         self._send([self._method.response.encode(fields)], None)
 
     def done(self, request: StreamedRequest) -> None:
-        """Forget a request that is answered."""
         self._running.discard(request)
         self._hold_back()
         self._end_if_done()
@@ -236,14 +227,11 @@ class Turn:
         self.tell: Callable[[], object] | None = None
 
     def comes(self, tell: Callable[[], object]) -> None:
-        """Call `tell`, which sends the answer, as soon as all answers before it are sent."""
         self.tell = tell
         self._stream.take_turns()
 
 
 class StreamedRequest(GrpcCall):
-    """One request of a stream, of a model that streams or of one that does not."""
-
     takes_streams = True
     client: InferStream
 

@@ -28,12 +28,8 @@ from wherry.server.content.urls import TIMEOUT, Fetching
 from wherry.server.http.answers import fail, packed, respond
 from wherry.server.http.exchange import Exchange, RequestHead
 from wherry.server.v2.common import Common
-from wherry.server.v2.http.infer_codec import (
-    OCTET_STREAM,
-    AnswerBody,
-    ModelCodec,
-    json_bytes_of,
-)
+from wherry.server.v2.http.generate_codec import AnswerBody
+from wherry.server.v2.http.infer_codec import ModelCodec, json_bytes_of
 from wherry.server.v2.json_elements import parse_object
 from wherry.server.v2.long_arrays import check_values
 from wherry.server.v2.model_tensors import DecodedRequest, tensors_of
@@ -238,7 +234,6 @@ class ModelPath:
         return self.entry.runtime.model(self.name, self.version)
 
     def find(self) -> tuple[LoadedModel, ModelCodec]:
-        """`loaded`, with its codec."""
         generation = self.entry.registry.generation
         loaded, codec = self._found(), self._codec
         if loaded is None or codec is None or generation != self._generation:
@@ -256,8 +251,6 @@ def _nothing() -> None:
 
 
 class HttpCall(InferCall):
-    """A call that came as an HTTP request."""
-
     __slots__ = ("decoded",)
 
     entry: HttpEntry
@@ -265,7 +258,6 @@ class HttpCall(InferCall):
     decoded: DecodedRequest
 
     def submit(self, decoded: DecodedRequest) -> None:
-        """`send` the request, and free its body. Raises what `send` does."""
         self.decoded = decoded
         exchange = self.client
         http_request = exchange.request
@@ -275,6 +267,28 @@ class HttpCall(InferCall):
         http_request.body = b""  # the columns hold what is needed
         self.send(decoded, notes.terms, http_request.caller, decoded.id or notes.request_id, size)
         exchange.on_disconnect = self.cancel
+
+    def reply(self, answer: AnswerBody) -> None:
+        respond(
+            self.client,
+            answer.body,
+            content_type=answer.content_type,
+            headers=answer.headers,
+            compress=not answer.is_packed,
+        )
+
+    def encode_beside(self, encode: Callable[[], AnswerBody]) -> None:
+        """Have a large answer encoded and compressed by another thread, and `reply` with it."""
+        accepts = self.client.request.head.headers.get("accept-encoding")
+
+        def work() -> AnswerBody:
+            answer = encode()
+            if accepts is not None:
+                answer.body, headers = packed(answer.body, accepts, MAX_BYTES)
+                answer.headers, answer.is_packed = (*answer.headers, *headers), True
+            return answer
+
+        self.entry.off_loop(self.client, work, self.reply, reads=False)
 
 
 def infer(model: ModelPath, exchange: Exchange) -> None:
@@ -311,8 +325,6 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
 
 
 class HttpInferCall(HttpCall):
-    """An infer request that came over HTTP."""
-
     __slots__ = ()
 
     codec: ModelCodec
@@ -330,40 +342,13 @@ class HttpInferCall(HttpCall):
         if usual is not None:
             body = usual.body
             is_small = not is_packed or len(body) < MIN_BYTES
-            if is_small and usual.json_bytes is None and not notes.request_id:
+            if is_small and not usual.headers and not notes.request_id:
                 exchange.respond(200, body)
             else:
-                self._send(usual)
+                self.reply(usual)
             return
         what = response.outputs, decoded.requested_outputs, decoded.id, response.parameters
         if codec.is_large(response.outputs, decoded.requested_outputs, packed=is_packed):
-            work = partial(self._encoded_beside, *what)
-            self.entry.off_loop(exchange, work, self._send, reads=False)
+            self.encode_beside(partial(codec.encode, *what, in_slices=True))
             return
-        self._send(codec.encode(*what))
-
-    def _encoded_beside(self, *what: Any) -> AnswerBody:
-        """Encode and compress an answer in another thread."""
-        encoded = self.codec.encode(*what, in_slices=True)
-        accepts = self.client.request.head.notes.accepts
-        if accepts is not None:
-            encoded.body, encoded.headers = packed(encoded.body, accepts, MAX_BYTES)
-        return encoded
-
-    def _send(self, encoded: AnswerBody) -> None:
-        content_type, headers = "application/json", encoded.headers
-        if encoded.json_bytes is not None:
-            content_type = OCTET_STREAM
-            headers = (*headers, ("Inference-Header-Content-Length", str(encoded.json_bytes)))
-        body, notes = encoded.body, self.client.request.head.notes
-        as_it_is = notes.accepts is None or (type(body) is bytes and len(body) < MIN_BYTES)
-        if as_it_is and not notes.request_id:
-            self.client.respond(200, body, content_type=content_type, headers=headers)
-            return
-        respond(
-            self.client,
-            body,
-            content_type=content_type,
-            headers=headers,
-            compress=not encoded.headers,
-        )
+        self.reply(codec.encode(*what))

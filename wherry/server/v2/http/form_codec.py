@@ -40,8 +40,6 @@ _WORDS: Final[Mapping[str, Mapping[str, bool | float]]] = {
 
 
 class FormCodec:
-    """Reads forms for one model."""
-
     def __init__(self, tensors: ModelTensors) -> None:
         self._tensors = tensors
         self._model = tensors.model
@@ -100,7 +98,6 @@ class FormCodec:
         return *self.columns_of_rows(rows), others
 
     def columns_of_rows(self, by_name: dict[str, list[Any]]) -> tuple[Columns, int]:
-        """The columns of rows by input, and their number. InvalidRequest."""
         count = max(map(len, by_name.values()), default=1)
         for name, found in by_name.items():
             if len(found) not in (1, count):
@@ -128,7 +125,7 @@ class FormCodec:
             return []
         if not spec.shape and not spec.holds_lists:
             return [self._value(reader, one) for one in values]
-        if spec.form in (Form.TEXT, Form.BYTES) or _holds_texts(spec.json_type):
+        if spec.form in (Form.TEXT, Form.BYTES) or get_args(spec.json_type)[:1] == (str,):
             elements = [
                 one.data if spec.form is Form.BYTES else self._text(one.data, name)
                 for one in values
@@ -190,12 +187,7 @@ class FormCodec:
 
 
 def _begin(data: str | Buffer) -> str:
-    """The first characters, as far as they are text."""
     return data[:16] if isinstance(data, str) else str(data[:16], "latin-1")
-
-
-def _holds_texts(json_type: object) -> bool:
-    return get_args(json_type)[:1] == (str,)
 
 
 def _scalar(text: str) -> str | int | float | bool:

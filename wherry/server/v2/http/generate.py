@@ -6,17 +6,11 @@ from abc import abstractmethod
 from functools import partial
 from typing import Protocol
 
-from wherry.core.api import (
-    Buffer,
-    InferResponse,
-    InvalidRequest,
-    LoadedModel,
-)
-from wherry.server.calls.compression import MAX_BYTES
-from wherry.server.http.answers import EventStream, fail, packed, respond
+from wherry.core.api import Buffer, InferResponse, InvalidRequest, LoadedModel
+from wherry.server.http.answers import EventStream, fail
 from wherry.server.http.exchange import Exchange, RequestHead
 from wherry.server.v2.http.entry import HttpCall, HttpEntry, ModelPath
-from wherry.server.v2.http.generate_codec import OutputFormat, TypedAnswer
+from wherry.server.v2.http.generate_codec import AnswerBody, OutputFormat
 from wherry.server.v2.model_tensors import DecodedRequest
 from wherry.server.v2.output_codec import is_large
 from wherry.server.v2.row_values import url_files
@@ -28,10 +22,13 @@ class BodyCodec(Protocol):
     #: Whether a row may be at a URL.
     fetches: bool
 
-    def output_format(self, head: RequestHead) -> OutputFormat: ...
-    def read(self, head: RequestHead, body: Buffer) -> DecodedRequest: ...
-    def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest: ...
-    def answer(self, response: InferResponse, output_format: OutputFormat) -> TypedAnswer: ...
+    def output_format(self, head: RequestHead) -> OutputFormat:
+        """How the request wants its answer. NotAcceptable."""
+
+    def read(self, head: RequestHead, body: Buffer) -> DecodedRequest:
+        """Decode a body of any type, in any thread. InvalidRequest, UnsupportedMediaType."""
+
+    def answer(self, response: InferResponse, output_format: OutputFormat) -> AnswerBody: ...
 
 
 def generate(model: ModelPath, exchange: Exchange) -> None:
@@ -50,8 +47,6 @@ def generate_stream(model: ModelPath, exchange: Exchange) -> None:
 
 
 class GenerateRequest(HttpCall):
-    """A generate request, to a model that streams or one that does not."""
-
     takes_streams = True
     codec: BodyCodec
 
@@ -62,7 +57,6 @@ class GenerateRequest(HttpCall):
         self.output_format = OutputFormat()
 
     def begin(self) -> None:
-        """Read the request, here or in another thread, fetch its URLs, and `submit` it."""
         entry, exchange, codec = self.entry, self.client, self.codec
         head = exchange.request.head
         body = entry.small_body(exchange)
@@ -71,10 +65,7 @@ class GenerateRequest(HttpCall):
             done(codec.read(head, body))
         else:
             entry.off_loop(
-                exchange,
-                lambda: codec.read_large(head, entry.body(exchange)),
-                done,
-                reads=True,
+                exchange, lambda: codec.read(head, entry.body(exchange)).counted(), done, reads=True
             )
 
     def _fetch(self, decoded: DecodedRequest) -> None:
@@ -98,8 +89,7 @@ class GenerateRequest(HttpCall):
         self.end(error)
 
     @abstractmethod
-    def end(self, error: Exception | None) -> None:
-        """Take the end of the responses, with the error if the request failed."""
+    def end(self, error: Exception | None) -> None: ...
 
 
 class GenerateCall(GenerateRequest):
@@ -128,36 +118,15 @@ class GenerateCall(GenerateRequest):
                 )
             if error is not None:
                 raise error
-            response, accepts = (
-                self._responses[0],
-                "accept-encoding" in self.client.request.headers,
-            )
-            if (accepts or not self.output_format.file) and is_large(response.outputs):
-                self.entry.off_loop(
-                    self.client, partial(self._encoded_beside, response), self._send, reads=False
-                )
+            response = self._responses[0]
+            encode = partial(self.codec.answer, response, self.output_format)
+            may_pack = "accept-encoding" in self.client.request.headers
+            if (may_pack or not self.output_format.file) and is_large(response.outputs):
+                self.encode_beside(encode)
             else:
-                self._send(self.codec.answer(response, self.output_format))
+                self.reply(encode())
         except Exception as problem:  # noqa: BLE001 - whatever it is, the client is told
             fail(self.client, problem)
-
-    def _encoded_beside(self, response: InferResponse) -> TypedAnswer:
-        """Encode and compress an answer in another thread."""
-        found = self.codec.answer(response, self.output_format)
-        accepts = self.client.request.headers.get("accept-encoding")
-        if accepts is not None:
-            body, headers = packed(found.body, accepts, MAX_BYTES)
-            return TypedAnswer(body, found.content_type, (*found.headers, *headers), packed=True)
-        return found
-
-    def _send(self, found: TypedAnswer) -> None:
-        respond(
-            self.client,
-            found.body,
-            content_type=found.content_type,
-            headers=found.headers,
-            compress=not found.packed,
-        )
 
 
 class StreamCall(GenerateRequest):

@@ -58,7 +58,6 @@ class OutputFormat(msgspec.Struct):
     json: bool = True
 
     def decoded(self, request: DecodedRequest) -> None:
-        """Take over what the body says of its answer. NotAcceptable."""
         self.id, self.several = request.id, request.several
         if self.file and (request.rows > 1 or request.several):
             if not self.json:
@@ -69,14 +68,14 @@ class OutputFormat(msgspec.Struct):
             self.file = None
 
 
-class TypedAnswer(msgspec.Struct):
-    """The body of an answer."""
+class AnswerBody(msgspec.Struct):
+    """The body of an answer to infer, generate or a natural route."""
 
     body: bytes | Sequence[Buffer]
     content_type: str = JSON
     headers: Headers = ()
     #: Compressed already, as far as its client accepts that.
-    packed: bool = False
+    is_packed: bool = False
 
 
 #: What a model gives is data: no browser runs it as a page of this server, or guesses its type.
@@ -132,7 +131,7 @@ class OutputFiles:
         named = [one for one in types if names_type(accept, one)]
         return named or ([self._type] if by_default else [])
 
-    def answer(self, outputs: Columns, output_format: OutputFormat) -> TypedAnswer:
+    def answer(self, outputs: Columns, output_format: OutputFormat) -> AnswerBody:
         """The file of an answer of one row. NotAcceptable if it is of a type that is not wanted."""
         assert self.spec is not None
         row, content_type = outputs[self.spec.name][0], output_format.file or OCTET_STREAM
@@ -147,7 +146,7 @@ class OutputFiles:
         data = row.encode() if isinstance(row, str) else row
         # A transport knows plain bytes alone, and views.
         body = data if type(data) is bytes else [memoryview(data)]
-        return TypedAnswer(body, content_type, (*SAFE, disposition(content_type, name)))
+        return AnswerBody(body, content_type, (*SAFE, disposition(content_type, name)))
 
 
 def disposition(content_type: str, name: str | None) -> tuple[str, str]:
@@ -169,8 +168,6 @@ def not_acceptable(model: str, accept: str, offers: Sequence[str]) -> NotAccepta
 
 
 class GenerateCodec:
-    """The wire form of one model's generate requests and answers."""
-
     def __init__(self, tensors: ModelTensors) -> None:
         self._tensors = tensors
         self._model = tensors.model
@@ -182,18 +179,16 @@ class GenerateCodec:
         )
 
     def output_format(self, head: RequestHead) -> OutputFormat:
-        """How the request wants its answer. NotAcceptable."""
         return self._files.output_format(head.headers.get("accept"))
 
     def read(self, head: RequestHead, body: Buffer) -> DecodedRequest:
-        """Decode a body of any type. InvalidRequest, UnsupportedMediaType."""
         values = self._forms.values(head, body)
         return self.decode(body) if values is None else self._forms.decode(values)
 
-    def answer(self, response: InferResponse, output_format: OutputFormat) -> TypedAnswer:
+    def answer(self, response: InferResponse, output_format: OutputFormat) -> AnswerBody:
         if output_format.file:
             return self._files.answer(response.outputs, output_format)
-        return TypedAnswer(self.encode(response.outputs, output_format.id, response.parameters))
+        return AnswerBody(self.encode(response.outputs, output_format.id, response.parameters))
 
     def decode(self, body: Buffer) -> DecodedRequest:
         """A JSON object whose members are inputs by name; the others are parameters."""
@@ -233,11 +228,6 @@ class GenerateCodec:
         parameters = checked_parameters(members)
         columns = self._tensors.complete(columns, members)
         return DecodedRequest(columns, rows or 1, request_id, parameters)
-
-    def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest:
-        """Do what `read` does, in another thread. RequestTooLarge if JSON has too many values:
-        these are built in one go, other than the data of an infer request."""
-        return self.read(head, body).counted()
 
     def encode(
         self, outputs: Columns, id: str = "", parameters: Mapping[str, Any] | None = None

@@ -8,17 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from wherry.core.api import BadModelOutput, Buffer, Columns, InferResponse, InvalidRequest, Tag
 from wherry.server.calls.client_text import encode_json
 from wherry.server.calls.offload import LARGE_BYTES
-from wherry.server.calls.parameters import (
-    Parameters,
-    check_window,
-    checked_parameters,
-)
-from wherry.server.v2.http.generate_codec import GenerateCodec
+from wherry.server.calls.parameters import Parameters, check_window, checked_parameters
+from wherry.server.content.media_types import OCTET_STREAM
+from wherry.server.v2.http.generate_codec import AnswerBody, GenerateCodec
 from wherry.server.v2.http.usual_requests import (
     DATA_STANDS_IN,
     HEAD_BYTES,
@@ -39,24 +34,11 @@ from wherry.server.v2.model_tensors import (
 )
 from wherry.server.v2.output_codec import OutputCodec, check_classifiable, is_large
 
-OCTET_STREAM: Final = "application/octet-stream"
-
 #: Where an input's data may be, besides in `data`.
 _SOURCES: Final = ("binary_data_size", "shared_memory_region")
 
 
-class AnswerBody(msgspec.Struct):
-    """An encoded answer; `json_bytes` is set if binary data follows that much JSON."""
-
-    body: bytes | Sequence[Buffer]
-    json_bytes: int | None
-    #: What is said of the body, if it is compressed already.
-    headers: Sequence[tuple[str, str]] = ()
-
-
 class ModelCodec:
-    """The wire form of one model's requests and answers."""
-
     def __init__(self, tensors: ModelTensors) -> None:
         self.model = tensors.model
         self._tensors = tensors
@@ -237,7 +219,7 @@ class ModelCodec:
                     if member is None:
                         return None
                     text.append(member)
-            return AnswerBody(b"%b%b]}" % (head, b",".join(text)), None)
+            return AnswerBody(b"%b%b]}" % (head, b",".join(text)))
         data: list[Buffer] = []
         for one in requested:
             codec = one.codec
@@ -256,10 +238,10 @@ class ModelCodec:
             text.append(member)
         encoded = b"%b%b]}" % (head, b",".join(text))
         if not data:
-            return AnswerBody(encoded, None)
+            return AnswerBody(encoded)
         whole = [encoded, *data]
         size = sum(map(len, whole))
-        return AnswerBody(b"".join(whole) if size <= LARGE_BYTES else whole, len(encoded))
+        return _with_data(b"".join(whole) if size <= LARGE_BYTES else whole, len(encoded))
 
     def encode(
         self,
@@ -277,16 +259,14 @@ class ModelCodec:
         head = self._plain_head if not id and not parameters else self._full_head(id, parameters)
         if requested is None:
             requested = [RequestedOutput(codec) for codec in self.outputs.values()]
-        text, buffers = self._parts(outputs, requested, head, in_slices=in_slices)
-        if in_slices:
-            return AnswerBody(text + buffers, sum(map(len, text)) if buffers else None)
-        joined = b"".join(text)
-        return AnswerBody([joined, *buffers], len(joined)) if buffers else AnswerBody(joined, None)
+        text, buffers = self._parts(outputs, requested, head)
+        if buffers:
+            return _with_data([*text, *buffers], sum(map(len, text)))
+        return AnswerBody(text if in_slices else b"".join(text))
 
     def _parts(
-        self, outputs: Columns, requested: list[RequestedOutput], head: bytes, *, in_slices: bool
+        self, outputs: Columns, requested: list[RequestedOutput], head: bytes
     ) -> tuple[list[Buffer], list[Buffer]]:
-        """The JSON of an answer in parts, and the binary data behind it."""
         text: list[Buffer] = [head]
         buffers: list[Buffer] = []
         for one in requested:
@@ -306,10 +286,8 @@ class ModelCodec:
                 member, parts = codec.binary(column)
                 text.append(member)
                 buffers += [part for part in parts if len(part)]
-            elif in_slices:
-                text += codec.json_parts(column)
             else:
-                text.append(codec.json(column))
+                text += codec.json(column)
         text.append(b"]}")
         return text, buffers
 
@@ -341,6 +319,12 @@ class ModelCodec:
                     f"model '{self.model}': a response parameter is not JSON: {error}"
                 ) from None
         return b'{%b%b%b"outputs":[' % (wire_input, self._names, encoded)
+
+
+def _with_data(body: bytes | Sequence[Buffer], json_bytes: int) -> AnswerBody:
+    """An answer whose first `json_bytes` are JSON, before binary data."""
+    headers = (("Inference-Header-Content-Length", str(json_bytes)),)
+    return AnswerBody(body, OCTET_STREAM, headers)
 
 
 def json_bytes_of(headers: Mapping[str, str]) -> int | None:

@@ -140,8 +140,6 @@ INFERENCE: Final[dict[str, tuple[Callable[[ModelPath, Exchange], None], Operatio
 
 
 class V2Routes:
-    """The V2 routes of one server."""
-
     def __init__(self, entry: HttpEntry) -> None:
         self._entry = entry
         self._administration = Administration(entry, entry.common, entry.control)

@@ -7,7 +7,7 @@ for a request that they do not know: that one is read in full.
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 
@@ -119,6 +119,7 @@ def _check_parameters(body: Buffer) -> None:
             raise InvalidParameter(name)
 
 
+SIZE: Final = "binary_data_size"
 #: What a model remembers of the JSON before binary data.
 MOST_HEADS: Final = 64
 HEAD_BYTES: Final = 2048
@@ -177,8 +178,6 @@ class UsualBody:
 
 
 class _BinaryHead(msgspec.Struct, frozen=True):
-    """What is known of a request whose JSON has come before."""
-
     inputs: list[tuple[InputCodec, list[int], int]]
     data_bytes: int
     rows: int
@@ -219,22 +218,19 @@ class BinaryHeads:
         )
 
     def learn(self, head: Buffer, wire: WireRequest, decoded: DecodedRequest) -> None:
-        """Remember the head of a request that was read in full, if it may come again."""
         if len(head) > HEAD_BYTES or wire.id or decoded.parameters:
             return
-        if not all(
-            wire_input.parameters.keys() == {"binary_data_size"} for wire_input in wire.inputs
-        ):
+        if not all(one.parameters.keys() == {SIZE} for one in wire.inputs):
             return
         requested_outputs = decoded.requested_outputs
-        if requested_outputs is not None and any(
-            one.window is not None for one in requested_outputs
-        ):
+        if any(one.window is not None for one in requested_outputs or ()):
             return
         inputs = [
-            (self._tensors.inputs[wire_input.name], wire_input.shape, _size(wire_input))
-            for wire_input in wire.inputs
+            (self._tensors.inputs[one.name], one.shape, cast(int, one.parameters[SIZE]))
+            for one in wire.inputs
         ]
+        columns = decoded.columns
+        varies = any(isinstance(column, list) for column in columns.values())
         if len(self._known) == MOST_HEADS:
             self._known.clear()
         self._known[bytes(head)] = _BinaryHead(
@@ -243,17 +239,5 @@ class BinaryHeads:
             decoded.rows,
             requested_outputs,
             decoded.output_names,
-            _array_bytes(decoded.columns),
+            None if varies else bytes_of(columns),
         )
-
-
-def _array_bytes(columns: Columns) -> int | None:
-    if any(isinstance(column, list) for column in columns.values()):
-        return None
-    return bytes_of(columns)
-
-
-def _size(wire_input: WireInput) -> int:
-    size = wire_input.parameters["binary_data_size"]
-    assert isinstance(size, int)
-    return size

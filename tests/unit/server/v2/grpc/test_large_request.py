@@ -245,7 +245,8 @@ def test_a_client_that_leaves_takes_along_the_answer_that_is_being_written(
         (
             request("BYTES", [1], {"bytes_contents": STRINGS}, model_name="texts"),
             "INVALID_ARGUMENT",
-            f"expected 1 string elements for inference input 'x' for model 'texts', got {MANY + 2}",
+            f"unexpected number of string elements {MANY + 2} for inference input 'x' for model"
+            " 'texts', expecting 1",
         ),
         (
             request("BYTES", [MANY], {"bytes_contents": [b"\xff"] * MANY}, model_name="texts"),
