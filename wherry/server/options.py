@@ -208,8 +208,7 @@ class Protocols:
         "log-frequency=N, or by OpenTelemetry: mode=opentelemetry; may be repeated",
         "SETTING", separator=";")
     metrics_config: tuple[str, ...] = option((),
-        "which of Triton's metrics to expose: counter_latencies=false, "
-        "histogram_latencies=true; may be repeated",
+        "which of Triton's metrics to expose: counter_latencies=false; may be repeated",
         "SETTING", separator=";")
     metrics_compat: Literal["none", "triton"] = option("none",
         "triton: expose Triton's metrics only, without wherry's own")

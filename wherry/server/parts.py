@@ -108,8 +108,6 @@ def applications(
     common.tracing = tracing_of(common.version, control.runtime.clock)
     if common.tracing is not None:
         control.runtime.calls.tracing = common.tracing
-    if common.metrics.histogram_latencies:
-        control.runtime.builder.time_first_responses(control.runtime.models())
     restrictions = Restrictions(access.restricted_apis, access.disabled_apis)
     http = HttpApp(
         control.runtime,

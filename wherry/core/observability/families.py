@@ -133,16 +133,6 @@ def bare(name: str, help: str, kind: str) -> Metric:
     return Metric(name, help, kind)
 
 
-def add_histogram(metric: Metric, labels: dict[str, str], buckets: Buckets) -> None:
-    """Add the samples of a histogram as Triton writes them: whole bounds without a point."""
-    counts, total = cumulative(buckets)
-    for bound, count in counts:
-        le = bound.removesuffix(".0")
-        metric.add_sample(f"{metric.name}_bucket", {**labels, "le": le}, count)
-    metric.add_sample(f"{metric.name}_count", labels, counts[-1][1])
-    metric.add_sample(f"{metric.name}_sum", labels, total)
-
-
 def custom_metric(custom: CustomFamily) -> Metric:
     """A metric that models define themselves."""
     name, kind = custom.name, custom.kind.name.lower()
@@ -153,8 +143,12 @@ def custom_metric(custom: CustomFamily) -> Metric:
     metric = bare(name, custom.description, kind)
     for labels, line in custom.lines.items():
         if custom.kind is Kind.HISTOGRAM:
-            buckets = Buckets(tuple(line.counts), line.value, custom.bounds)
-            add_histogram(metric, dict(labels), buckets)
+            counts, total = cumulative(Buckets(tuple(line.counts), line.value, custom.bounds))
+            for bound, count in counts:  # whole bounds without a point, as Triton writes them
+                le = bound.removesuffix(".0")
+                metric.add_sample(f"{name}_bucket", {**dict(labels), "le": le}, count)
+            metric.add_sample(f"{name}_count", dict(labels), counts[-1][1])
+            metric.add_sample(f"{name}_sum", dict(labels), total)
         else:
             metric.add_sample(custom.name, dict(labels), line.value)
     return metric

@@ -22,7 +22,6 @@ from wherry.core.observability.metrics_config import MetricsConfig
 from wherry.core.observability.triton_metrics import (
     CacheNumbers,
     cache_metrics,
-    first_response_metric,
     gpu_metrics,
     machine_metrics,
     picker_metrics,
@@ -119,15 +118,13 @@ class Metrics:
         if not self._config.only_triton:
             yield from self._of_the_server(use)
             yield from own_metrics(models)
+            yield from picker_metrics(models)
         yield from self._of_triton(models, use)
         yield from map(custom_metric, self._custom_families())
 
     def _of_triton(self, models: Sequence[ModelValues], use: Use) -> Iterator[Metric]:
         config = self._config
         yield from triton_metrics(models, latencies=config.counter_latencies)
-        if config.histogram_latencies:
-            yield first_response_metric(models)
-        yield from picker_metrics(models, vllm=not config.only_triton)
         cache = self._source.cache
         yield from cache_metrics(None if cache is None else cache.statistics())
         yield from machine_metrics(use)

@@ -11,9 +11,9 @@ from wherry.core.values.errors import ConfigError
 
 log = logging.getLogger("wherry")
 
-_SWITCHES: Final = ("counter_latencies", "histogram_latencies")
-#: Triton's quantiles of the last minute: a Prometheus makes them of histograms.
-_NOT_HERE: Final = ("summary_latencies", "summary_quantiles")
+#: Triton's quantiles of the last minute, which a Prometheus makes of histograms, and a coarse one
+#: of first responses: wherry's own histograms are always there.
+_NOT_HERE: Final = ("summary_latencies", "summary_quantiles", "histogram_latencies")
 _TRUTH: Final = {"true": True, "false": False}
 
 
@@ -23,8 +23,6 @@ class MetricsConfig:
 
     #: The sums of durations.
     counter_latencies: bool = True
-    #: The time to a request's first response.
-    histogram_latencies: bool = False
     #: Triton's metrics only, as its dashboards expect them.
     only_triton: bool = False
     #: The form in which every answer tells how busy the server is; "": none does unasked.
@@ -34,21 +32,20 @@ class MetricsConfig:
     def of(
         cls, words: Sequence[str], *, only_triton: bool = False, load_report: str = ""
     ) -> MetricsConfig:
-        """Read words such as histogram_latencies=true.
+        """Read words such as counter_latencies=false.
 
         ConfigError names the word that makes no sense; one of Triton's that changes nothing here
         is warned of.
         """
-        values: dict[str, bool] = {}
+        latencies = True
         for word in words:
             name, equals, value = word.partition("=")
             if name in _NOT_HERE:
                 log.warning("metrics_config has no effect", extra={"word": word})
-            elif name not in _SWITCHES or not equals:
-                known = ", ".join(_SWITCHES)
-                raise ConfigError(f"metrics_config {word!r}: the settings are {known}")
+            elif name != "counter_latencies" or not equals:
+                raise ConfigError(f"metrics_config {word!r}: the setting is counter_latencies")
             elif value.lower() not in _TRUTH:
                 raise ConfigError(f"metrics_config {word!r}: the value must be true or false")
             else:
-                values[name] = _TRUTH[value.lower()]
-        return cls(**values, only_triton=only_triton, load_report=load_report)
+                latencies = _TRUTH[value.lower()]
+        return cls(counter_latencies=latencies, only_triton=only_triton, load_report=load_report)

@@ -77,8 +77,6 @@ class Reading(msgspec.Struct, frozen=True):
     #: Of models that work in steps: until the first response, and between responses.
     first_response_seconds: Buckets = Buckets()
     next_response_seconds: Buckets = Buckets()
-    #: In whole milliseconds, where the server's metrics are to have them.
-    first_response_ms: Buckets | None = None
     #: Executions by their rows: how many, and their nanoseconds of input, inference and output.
     batch_sizes: dict[int, tuple[int, int, int, int]] = {}
     cut_reasons: dict[str, int] = {}
@@ -88,7 +86,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 def reading(counted: ModelStatistics, gauges: dict[str, float]) -> Reading:
     with counted.lock:
-        compute, in_ms = counted.compute, counted.first_response_seconds.in_ms
+        compute = counted.compute
         return Reading(
             ModelTotals(
                 requests=counted.success.count,
@@ -111,7 +109,6 @@ def reading(counted: ModelStatistics, gauges: dict[str, float]) -> Reading:
             queue_seconds=Buckets.of(counted.queue_seconds),
             first_response_seconds=Buckets.of(counted.first_response_seconds),
             next_response_seconds=Buckets.of(counted.next_response_seconds),
-            first_response_ms=None if in_ms is None else Buckets.of(in_ms),
             batch_sizes={
                 rows: (one.count, one.input_ns, one.infer_ns, one.output_ns)
                 for rows, one in counted.batch_sizes.items()

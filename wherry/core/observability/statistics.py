@@ -116,20 +116,6 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class FirstResponseTimes(Histogram):
-    """Seconds until the first responses of streams."""
-
-    #: Whole milliseconds, as in Triton, until those of all requests; kept if a server's metrics are
-    #: to have them.
-    in_ms: Histogram | None = None
-
-    def observe(self, values: Sequence[float]) -> float:
-        if self.in_ms is not None:
-            self.in_ms.observe([int(1000 * value) for value in values])
-        return Histogram.observe(self, values)
-
-
-@dataclass(slots=True)
 class Compute:
     """How often a batch was computed, and the total duration of each phase."""
 
@@ -200,7 +186,7 @@ class ModelStatistics:
         self.request_seconds = Histogram()
         self.queue_seconds = Histogram()
         #: Until the first response of a stream, and between responses of StepModels.
-        self.first_response_seconds = FirstResponseTimes()
+        self.first_response_seconds = Histogram()
         self.next_response_seconds = Histogram()
         #: Where each request is recorded, while somebody asks for it.
         self.records: ModelRecords | None = None
@@ -252,7 +238,6 @@ class ModelStatistics:
     def succeeded(self, requests: Iterable[InferRequest], now: float) -> None:
         """Count requests about to be answered with outputs."""
         counts, counted, rows, took = self.request_seconds.counts, 0, 0, 0.0
-        in_ms = self.first_response_seconds.in_ms
         with self.lock:
             for request in requests:
                 if request.whole is None:
@@ -261,8 +246,6 @@ class ModelStatistics:
                     seconds = now - request.enqueued_at
                     took += seconds
                     counts[bisect_left(SECONDS_BUCKETS, seconds)] += 1
-                    if in_ms is not None and not request.reply.streams:
-                        in_ms.observe([int(seconds * 1000)])
             self.last_inference_at = time.time()
             self.inference_count += rows
             self.request_seconds.total += took
@@ -347,8 +330,6 @@ class ModelStatistics:
             self.last_inference_at = time.time()
             self.success.add(int(seconds * 1e9))
             self.request_seconds.observe([seconds])
-            if (in_ms := self.first_response_seconds.in_ms) is not None:
-                in_ms.observe([int(seconds * 1000)])
 
     def failed(self, error: WherryError, seconds: float) -> None:
         with self.lock:
@@ -362,8 +343,6 @@ class ModelStatistics:
             self._inlined.count += 1
             self._inlined.infer_ns += infer_ns
             self.request_seconds.observe([(infer_ns + waited_ns) * 1e-9])
-            if (in_ms := self.first_response_seconds.in_ms) is not None:
-                in_ms.observe([(infer_ns + waited_ns) // 1_000_000])
             if waited_ns:
                 self._inlined.waits.add(waited_ns)
                 self.queue_seconds.observe([waited_ns * 1e-9])

@@ -1,8 +1,8 @@
 """Which metrics of Triton's are there, under its names and in its units, and which does the
 endpoint picker of a Kubernetes Gateway read of a language model?
 
-The picker's are under vLLM's names and those of Triton's TensorRT-LLM backend. It takes one sample
-of each, so they have no label for the model or the instance: they are those of the whole server.
+The picker's are under vLLM's names. It takes one sample of each, so they have no label for the
+model or the instance: they are those of the whole server.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from wherry.core.observability.families import ModelValues, add_histogram, bare, family, gauge
+from wherry.core.observability.families import ModelValues, bare, family, gauge
 from wherry.core.observability.machine import GpuUse, Use
-from wherry.core.observability.numbers import Buckets
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -93,18 +92,6 @@ def triton_metrics(models: Sequence[ModelValues], *, latencies: bool = True) -> 
             yield family
 
 
-def first_response_metric(models: Sequence[ModelValues]) -> Metric:
-    """Triton's histogram of the time until a request's first response, in the model's buckets."""
-    name = "nv_inference_first_response_histogram_ms"
-    family = bare(name, "Duration from request to first response in milliseconds", "histogram")
-    for values in models:
-        buckets = values.counted.first_response_ms
-        if buckets is not None:
-            whole = Buckets(buckets.counts, int(buckets.total), buckets.bounds)
-            add_histogram(family, values.triton_labels, whole)
-    return family
-
-
 #: Triton's metrics of each GPU.
 GPU: Final[Sequence[tuple[str, str, Callable[[GpuUse], float | None]]]] = (
     ("nv_gpu_utilization", "GPU utilization rate [0.0 - 1.0)", lambda g: g.utilization),
@@ -157,55 +144,31 @@ def machine_metrics(use: Use) -> Iterator[Metric]:
     )
 
 
-def picker_metrics(models: Sequence[ModelValues], *, vllm: bool = True) -> Iterator[Metric]:
-    """None where there is no language model; without `vllm` Triton's only."""
+def picker_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
+    """None where there is no language model."""
     models = [values for values in models if values.generates]
     if not models:
         return
     gauges_of_all = [gauges for values in models for gauges in values.gauges.values()]
-    running = sum(one.get("running", 0.0) for one in gauges_of_all)
-    waiting = sum(one.get("waiting", 0.0) for one in gauges_of_all) + sum(v.queued for v in models)
+
+    def whole(key: str) -> float:
+        return float(sum(one.get(key, 0.0) for one in gauges_of_all))
+
+    waiting = whole("waiting") + sum(values.queued for values in models)
+    yield gauge("vllm:num_requests_waiting", "Requests that wait.", waiting)
+    yield gauge("vllm:num_requests_running", "Requests that run.", whole("running"))
     fullest = max(one.get("kv_cache_usage", 0.0) for one in gauges_of_all)
-    blocks, used = (
-        sum(one.get(key, 0.0) for one in gauges_of_all) for key in ("kv_blocks", "kv_blocks_used")
-    )
-    block_size = max(one.get("kv_block_size", 0.0) for one in gauges_of_all)
-    if vllm:
-        yield gauge("vllm:num_requests_waiting", "Requests that wait.", waiting)
-        yield gauge("vllm:num_requests_running", "Requests that run.", running)
-        yield gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.", fullest)
-        if blocks:
-            size = {"block_size": f"{block_size:g}", "num_gpu_blocks": f"{blocks:g}"}
-            yield _labelled("vllm:cache_config_info", "The KV cache.", [(size, 1.0)])
-        if names := sorted({name for values in models for name in values.loaded.model.variants()}):
-            adapters = {
-                "max_lora": str(len(names)),
-                "running_lora_adapters": ",".join(names),
-                "waiting_lora_adapters": "",
-            }
-            yield _labelled("vllm:lora_requests_info", "Adapters.", [(adapters, time.time())])
-    yield _by_type(
-        "nv_trt_llm_request_metrics",
-        "Requests of language models.",
-        "request_type",
-        {"waiting": waiting, "scheduled": running, "active": waiting + running},
-    )
-    cache = {"fraction": fullest}
-    if blocks:
-        cache |= {"used": used, "free": blocks - used, "max": blocks, "tokens_per": block_size}
-    yield _by_type(
-        "nv_trt_llm_kv_cache_block_metrics", "The KV cache's blocks.", "kv_cache_block_type", cache
-    )
-
-
-def _by_type(name: str, documentation: str, label: str, values: dict[str, float]) -> Metric:
-    samples = [({label: kind}, value) for kind, value in values.items()]
-    return _labelled(name, documentation, samples)
-
-
-def _labelled(
-    name: str, documentation: str, samples: Sequence[tuple[dict[str, str], float]]
-) -> Metric:
-    labels = list(samples[0][0])
-    values = [(list(one.values()), value) for one, value in samples]
-    return family("Gauge", name, documentation, values, labels)
+    yield gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.", fullest)
+    if blocks := whole("kv_blocks"):
+        size = max(one.get("kv_block_size", 0.0) for one in gauges_of_all)
+        about = {"block_size": f"{size:g}", "num_gpu_blocks": f"{blocks:g}"}
+        sample = [*about.values()], 1.0
+        yield family("Gauge", "vllm:cache_config_info", "The KV cache.", [sample], [*about])
+    if names := sorted({name for values in models for name in values.loaded.model.variants()}):
+        about = {
+            "max_lora": str(len(names)),
+            "running_lora_adapters": ",".join(names),
+            "waiting_lora_adapters": "",
+        }
+        sample = [*about.values()], time.time()
+        yield family("Gauge", "vllm:lora_requests_info", "Adapters.", [sample], [*about])

@@ -7,7 +7,7 @@ scheduler.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from wherry.core.models.config import ModelConfig, SequenceBatching
 from wherry.core.models.model import Device, FunctionModel, Model, ModelOfModels, Pipeline
 from wherry.core.models.signature import Signature
 from wherry.core.models.step_model import StepModel
-from wherry.core.observability.statistics import Histogram, ModelStatistics
+from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
 from wherry.core.runtime.cache import ResponseCache
 from wherry.core.runtime.loaded_model import LoadedModel
@@ -37,9 +37,6 @@ from wherry.core.scheduler.policy import Scheduler
 from wherry.core.scheduler.self_tuning_batcher import SelfTuningBatcher
 from wherry.core.scheduler.sequence_batcher import SequenceBatcher
 from wherry.core.values.errors import ConfigError
-
-#: Upper bounds of Triton's histogram of the time to a first response, in milliseconds.
-_FIRST_RESPONSE_MS = (100, 500, 2000, 5000)
 
 
 class Builder:
@@ -70,15 +67,6 @@ class Builder:
         self._timer = timer
         self._pipelines = pipelines
         self._clock = clock
-        self._times_first_responses = False
-
-    def time_first_responses(self, loaded: Iterable[LoadedModel]) -> None:
-        """Have these models, and those that are built from now on, count how long their first
-        responses take."""
-        self._times_first_responses = True
-        for one in loaded:
-            counted = one.statistics.first_response_seconds
-            counted.in_ms = counted.in_ms or Histogram(_FIRST_RESPONSE_MS)
 
     def build(self, model: Model, overrides: Mapping[str, Any]) -> LoadedModel:
         """A model, or a class of one, with `overrides` over all its settings. Nothing of it is
@@ -129,7 +117,7 @@ class Builder:
             self._pipelines,
             clock=self._clock,
             timer=self._timer,
-            statistics=self._statistics(model),
+            statistics=ModelStatistics(),
         )
 
     def _steps(self, model: StepModel, config: ModelConfig, signature: Signature) -> StepRunner:
@@ -138,7 +126,7 @@ class Builder:
             self._instances(model, config),
             clock=self._clock,
             timer=self._timer,
-            statistics=self._statistics(model),
+            statistics=ModelStatistics(),
             takes_parameters=model.takes_parameters or signature.input("parameters") is not None,
             most_active=partial(model.most_active, config),
         )
@@ -157,16 +145,10 @@ class Builder:
             instances,
             clock=self._clock,
             timer=self._timer,
-            statistics=self._statistics(model),
+            statistics=ModelStatistics(),
             sequence_inputs=inputs,
             resources=self._resources,
         )
-
-    def _statistics(self, model: Model) -> ModelStatistics:
-        counted = ModelStatistics()
-        if self._times_first_responses:
-            counted.first_response_seconds.in_ms = Histogram(_FIRST_RESPONSE_MS)
-        return counted
 
     def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Any]]:
         """Makers of the instances, one for each; called when the instance is started."""

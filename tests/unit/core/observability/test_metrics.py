@@ -217,41 +217,6 @@ def test_what_the_batcher_has_learnt_is_shown(client: Client) -> None:
     assert after["wherry_predicted_wait_seconds", ()] == 0  # nobody waits
 
 
-def first_responses(text: str) -> dict[str, dict[str, float]]:
-    """The buckets of Triton's histogram by model, with "count"."""
-    (family,) = [
-        one for one in parse_text(text) if one.name == "nv_inference_first_response_histogram_ms"
-    ]
-    found: dict[str, dict[str, float]] = {}
-    for one in family.samples:
-        if not one.name.endswith("_sum"):
-            found.setdefault(one.labels["model"], {})[one.labels.get("le", "count")] = one.value
-    return found
-
-
-def test_the_time_to_the_first_response_is_counted_in_tritons_buckets() -> None:
-    class Words(wherry.Model):
-        def execute(self, text: str) -> Iterator[str]:
-            yield from text.split()
-
-    with local_server(shout, Words(), metrics_config=("histogram_latencies=true",)) as server:
-        server.runtime.infer("shout", text="a")
-        server.runtime.infer_batch("shout", text=["a"] * 20)  # in parts, and one request
-        assert list(server.runtime.stream("words", text="a b c")) == ["a", "b", "c"]
-        with urllib.request.urlopen(f"{server.url}/metrics", timeout=TIMEOUT) as answer:
-            text = answer.read().decode()
-    assert "nv_inference_first_response_histogram_ms" not in shown_without_options()
-    found = first_responses(text)
-    assert list(found["shout"]) == ["100", "500", "2000", "5000", "+Inf", "count"]
-    assert (found["shout"]["+Inf"], found["shout"]["count"]) == (2, 2)
-    assert (found["words"]["+Inf"], found["words"]["count"]) == (1, 1)
-
-
-def shown_without_options() -> str:
-    with served(shout) as client:
-        return client.get("/metrics").body.decode()
-
-
 def test_metric_tags_of_a_repository_are_labels_of_tritons_metrics() -> None:
     class Shout(wherry.Model):
         def execute(self, text: str) -> str:

@@ -61,7 +61,7 @@ def read(runtime: wherry.Runtime, *, triton: bool = False) -> dict[tuple[str, ..
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name.startswith(("vllm:", "nv_trt_llm"))
+        if sample.name.startswith("vllm:")
     }
 
 
@@ -69,8 +69,7 @@ def of_engines(
     runtime: wherry.Runtime, running: float, *, triton: bool = False
 ) -> dict[tuple[str, ...], float]:
     """Once all instances have told."""
-    which = ("nv_trt_llm_request_metrics", "scheduled")
-    until(lambda: read(runtime).get(which) == running)
+    until(lambda: read(runtime).get(("vllm:num_requests_running",)) == running)
     return read(runtime, triton=triton)
 
 
@@ -84,14 +83,6 @@ def test_all_instances_are_one_series_from_the_start(isolation: Isolation) -> No
         ("vllm:num_requests_running",): 4.0,
         ("vllm:kv_cache_usage_perc",): 0.25,
         ("vllm:cache_config_info", "16", "16"): 1.0,
-        ("nv_trt_llm_request_metrics", "waiting"): 2.0,
-        ("nv_trt_llm_request_metrics", "scheduled"): 4.0,
-        ("nv_trt_llm_request_metrics", "active"): 6.0,
-        ("nv_trt_llm_kv_cache_block_metrics", "fraction"): 0.25,
-        ("nv_trt_llm_kv_cache_block_metrics", "used"): 4.0,
-        ("nv_trt_llm_kv_cache_block_metrics", "free"): 12.0,
-        ("nv_trt_llm_kv_cache_block_metrics", "max"): 16.0,
-        ("nv_trt_llm_kv_cache_block_metrics", "tokens_per"): 16.0,
     }
 
 
@@ -107,7 +98,6 @@ def test_a_server_without_a_language_model_has_none_of_them() -> None:
         assert read(runtime) == {}
 
 
-def test_with_tritons_metrics_alone_vllms_names_are_left_out() -> None:
+def test_with_tritons_metrics_alone_they_are_left_out() -> None:
     with wherry.Runtime(Engine()) as runtime:
-        names = {name for name, *_ in of_engines(runtime, 4.0, triton=True)}
-    assert names == {"nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"}
+        assert of_engines(runtime, 4.0, triton=True) == {}

@@ -64,7 +64,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "grpc_host": "g", "metrics_host": "m",
         "http_header_forward_pattern": "x-.*",
         "grpc_header_forward_pattern": "y-.*",
-        "metrics_config": ["histogram_latencies=true"], "metrics_compat": "triton",
+        "metrics_config": ["counter_latencies=false"], "metrics_compat": "triton",
         "load_report": "bin", "drain_notice": 5.0,
         "grpc_compression": "gzip", "trace_config": ["rate=5"],
         "rate_limit": "execution_count", "device_memory": ["cpu=1GiB"],
