@@ -44,7 +44,7 @@ class QueueAdmission:
         seconds = scheduler.predicted_seconds(request)
         if left is None:
             _, of_a_batch = scheduler.head() or (0.0, 0.0)
-            turns = scheduler.queued_requests
+            turns = scheduler.queue.queued_requests
             if turns >= MIN_QUEUED_BEFORE_REFUSAL:
                 turns = seconds / of_a_batch if of_a_batch else inf
             within = scheduler.forecast.turns.within(self._longest or inf)
@@ -60,7 +60,7 @@ class QueueAdmission:
     def full(self, request: InferRequest) -> WherryError:
         """Why a request that the scheduler did not enqueue is rejected."""
         wait = self._scheduler.predicted_seconds(request) or 1.0
-        name, queued = self._config.name, self._scheduler.queued_requests
+        name, queued = self._config.name, self._scheduler.queue.queued_requests
         if self._is_tritons(request):
             return QueueLimitExceeded(request.id, name, queued, wait)
         return QueueFull(name, queued, wait)

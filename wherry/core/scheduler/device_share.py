@@ -122,7 +122,7 @@ class ModelShare:
 
     def may_run(self, scheduler: Scheduler, now: float) -> bool:
         """May a batch run? If not, `granted` will be called."""
-        if not self._grants and scheduler.queued_requests:
+        if not self._grants and scheduler.queue.queued_requests:
             since, seconds = scheduler.head() or (now, 0.0)
             self._grants += self._acquire(since, seconds)
         return self._grants > 0

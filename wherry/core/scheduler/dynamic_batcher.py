@@ -43,7 +43,7 @@ class Batcher:
         self.max_queue_size = max_queue_size
         self.forecast = Forecast(instances)
         self.decisions = self.forecast.decisions
-        self._queue = RequestQueue(queue_policies)
+        self.queue = RequestQueue(queue_policies)
         #: With fewer queued requests than this no limit of the queue matters.
         self._unlimited = 0 if queue_policies else inf if max_queue_size is None else max_queue_size
 
@@ -52,15 +52,7 @@ class Batcher:
 
     def __repr__(self) -> str:
         running = self.forecast.busy
-        return f"<{type(self).__name__}: {self.queued_requests} queued, {running} running>"
-
-    @property
-    def queued_requests(self) -> int:
-        return self._queue.queued_requests
-
-    @property
-    def queued_rows(self) -> int:
-        return self._queue.queued_rows
+        return f"<{type(self).__name__}: {self.queue.queued_requests} queued, {running} running>"
 
     def _dispatch(
         self, requests: Sequence[InferRequest], rows: int, reason: str, now: float, instance: int
@@ -71,46 +63,46 @@ class Batcher:
         if len(requests) > 1 and requests[1].tenant != first.tenant:  # tenants take turns
             oldest_at = min([request.enqueued_at for request in requests])
         self.forecast.began(
-            requests, now, rows, self._queue.queued_rows, oldest_at, reason, instance
+            requests, now, rows, self.queue.queued_rows, oldest_at, reason, instance
         )
         return Dispatch(Batch(tuple(requests), rows, reason))
 
     def requeue(self, request: InferRequest, now: float, *, alone: bool) -> None:
         if alone:
-            self._queue.push(request, alone=True)
+            self.queue.push(request, alone=True)
         else:
-            self._queue.put_back(request)
+            self.queue.put_back(request)
 
     def cancel(self, request: InferRequest) -> bool:
-        return self._queue.remove(request)
+        return self.queue.remove(request)
 
     def expire(self, now: float) -> Sequence[InferRequest]:
-        return self._queue.expire(now)
+        return self.queue.expire(now)
 
     def next_deadline(self) -> float | None:
-        return self._queue.next_deadline if self.may_expire else None
+        return self.queue.next_deadline if self.may_expire else None
 
     def waiting(self) -> Sequence[InferRequest]:
-        return self._queue.waiting()
+        return self.queue.waiting()
 
     def clear(self) -> Sequence[InferRequest]:
-        return self._queue.clear()
+        return self.queue.clear()
 
     def is_short(self, seconds: float) -> bool:
         within = self.forecast.known_rows_within
         if within is None:
             within = self.forecast.rows_within(seconds, self.max_batch_size)
-        return self._queue.queued_rows <= within
+        return self.queue.queued_rows <= within
 
     def predicted_seconds(self, request: InferRequest) -> float:
-        ahead = self._queue.rows_ahead(request.priority, request.tenant)
+        ahead = self.queue.rows_ahead(request.priority, request.tenant)
         return self.forecast.answer_seconds(ahead, self.max_batch_size)
 
     def give_up(self, turns: float) -> Sequence[InferRequest]:
-        return self._queue.cut(turns * self.instances * self.max_batch_size, self.max_batch_size)
+        return self.queue.cut(turns * self.instances * self.max_batch_size, self.max_batch_size)
 
     def head(self) -> tuple[float, float] | None:
-        lane = self._queue.oldest()
+        lane = self.queue.oldest()
         if lane is None:
             return None
         rows = min(lane.rows, self.max_batch_size)
@@ -260,7 +252,7 @@ class DynamicBatcher(Batcher):
         self.arrivals = ArrivalForecast() if max_queue_delay and not always_wait else None
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
-        queue = self._queue
+        queue = self.queue
         if queue.queued_requests >= self._unlimited and queue.is_full(self.max_queue_size, request):
             return False
         request.enqueued_at = now
@@ -274,7 +266,7 @@ class DynamicBatcher(Batcher):
         return True
 
     def may_run_alone(self, now: float) -> bool:
-        return not self.max_queue_delay and not self._queue.queued_requests
+        return not self.max_queue_delay and not self.queue.queued_requests
 
     def ran_alone(self, seconds: float, now: float) -> None:
         """Decides nothing here: no request waits then."""
@@ -303,11 +295,11 @@ class DynamicBatcher(Batcher):
                 "wait_seconds": self.max_queue_delay,
             },
             **(self.arrivals.explain() if self.arrivals is not None else {}),
-            **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
+            **self.forecast.explain(self.queue.queued_rows, self.max_batch_size),
         }
 
     def next_action(self, now: float, instance: int = 0, *, ahead: bool = False) -> Action:
-        queue = self._queue
+        queue = self.queue
         if not queue.queued_requests:
             return IDLE
         wake_at = inf

@@ -78,7 +78,7 @@ class ModelBatches(Generic[SlotT]):
         """Requests have come: each is queued or refused."""
         acts: Acts[SlotT] = Acts()
         scheduler = self._scheduler
-        queued = scheduler.queued_requests
+        queued = scheduler.queue.queued_requests
         for request in requests:
             if request.reply.settled:
                 continue  # its caller has just left
@@ -97,7 +97,7 @@ class ModelBatches(Generic[SlotT]):
                 is_queued = scheduler.enqueue(request, now)
                 if not is_queued and self.table.has_room():
                     self._assign(acts, now)  # an instance may take what fills the queue
-                    queued = scheduler.queued_requests
+                    queued = scheduler.queue.queued_requests
                     is_queued = scheduler.enqueue(request, now)
             except InvalidRequest as error:  # a step of a sequence that did not start
                 acts.fail.append((request, error))
@@ -219,7 +219,7 @@ class ModelBatches(Generic[SlotT]):
         """Something of this instance has ended; choose what follows."""
         scheduler = self._scheduler
         ends = self._is_closing or instance.is_let_go or instance not in self.table.up
-        queued = scheduler.queued_requests
+        queued = scheduler.queue.queued_requests
         if not instance.batches:
             line = self.line
             if (
@@ -261,7 +261,7 @@ class ModelBatches(Generic[SlotT]):
         if (
             len(self.line.waiting) >= self.line.size
             or self.table.idle
-            or self._scheduler.queued_requests
+            or self._scheduler.queue.queued_requests
         ):
             return None
         waiter = make()
@@ -284,7 +284,7 @@ class ModelBatches(Generic[SlotT]):
         scheduler, share = self._scheduler, self._share
         if share is not None:
             share.ended()
-        if is_ready and not instance.is_let_go and not scheduler.queued_requests:
+        if is_ready and not instance.is_let_go and not scheduler.queue.queued_requests:
             if share is None and not self.line.waiting:
                 self.table.idle.append(instance)
                 return None
@@ -399,7 +399,9 @@ class ModelBatches(Generic[SlotT]):
         if (unused or self.is_held) and share is not None:
             share.nothing_to_run()
         may = self.table.ahead.seconds < inf and not self.is_held
-        while may and not self.table.idle and scheduler.queued_rows >= scheduler.max_batch_size:
+        while (
+            may and not self.table.idle and scheduler.queue.queued_rows >= scheduler.max_batch_size
+        ):
             one, at = self.table.room_ahead(now)
             wake_at = min(wake_at, at)
             follows = one and scheduler.next_action(now, one.number, ahead=True)
@@ -436,7 +438,7 @@ class ModelBatches(Generic[SlotT]):
 
     @property
     def queued_requests(self) -> int:
-        return self._scheduler.queued_requests + len(self.line.waiting)
+        return self._scheduler.queue.queued_requests + len(self.line.waiting)
 
     def is_quiet(self) -> bool:
         """Is there no request here?"""
@@ -444,5 +446,5 @@ class ModelBatches(Generic[SlotT]):
 
     def load(self, now: float, *, ready: bool) -> Load:
         seconds, full = self._scheduler.forecast.batch_seconds, self._scheduler.max_batch_size
-        queued = self._scheduler.queued_rows + len(self.line.waiting)
+        queued = self._scheduler.queue.queued_rows + len(self.line.waiting)
         return self.table.load(now, seconds, full, queued, ready=ready)

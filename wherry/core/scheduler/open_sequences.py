@@ -86,6 +86,11 @@ class OpenSequences:
 
     # Questions
 
+    @property
+    def queued_rows(self) -> int:
+        """One for each request: the steps of a sequence run one after the other."""
+        return self.queued_requests
+
     def __len__(self) -> int:
         return len(self._backlog) + sum(len(place.taken) for place in self._places.values())
 

@@ -32,6 +32,14 @@ class Idle(msgspec.Struct, frozen=True):
 Action = Dispatch | Wait | Idle
 
 
+class QueueLength(Protocol):
+    @property
+    def queued_requests(self) -> int: ...
+
+    @property
+    def queued_rows(self) -> int: ...
+
+
 class Scheduler(Protocol):
     """Decides what runs next. Knows no clock, lock or thread: every call brings the time.
 
@@ -54,10 +62,7 @@ class Scheduler(Protocol):
     forecast: Forecast
 
     @property
-    def queued_requests(self) -> int: ...
-
-    @property
-    def queued_rows(self) -> int: ...
+    def queue(self) -> QueueLength: ...
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
         """Take a request in; False if the queue is full."""

@@ -85,7 +85,7 @@ class SelfTuningBatcher(Batcher):
         self.callers.instances = instances
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
-        queue = self._queue
+        queue = self.queue
         if queue.queued_requests >= self._unlimited and queue.is_full(self.max_queue_size, request):
             return False
         request.enqueued_at = now
@@ -98,7 +98,7 @@ class SelfTuningBatcher(Batcher):
         return True
 
     def may_run_alone(self, now: float) -> bool:
-        return not self.queued_requests and self._wait(1, now)[0] <= now
+        return not self.queue.queued_requests and self._wait(1, now)[0] <= now
 
     def ran_alone(self, seconds: float, now: float) -> None:
         if not self.forecast.costs.matter:  # what this row's cost was is not known here
@@ -119,13 +119,13 @@ class SelfTuningBatcher(Batcher):
         self._answered(len(requests), now)
 
     def _answered(self, requests: int, now: float) -> None:
-        self.callers.ended(requests, self._queue.queued_requests + self._running_requests, now)
+        self.callers.ended(requests, self.queue.queued_requests + self._running_requests, now)
         self._last_end = now
 
     # What to do
 
     def next_action(self, now: float, instance: int = 0, *, ahead: bool = False) -> Action:
-        queue = self._queue
+        queue = self.queue
         waiting = queue.queued_requests
         if not waiting:
             return IDLE
@@ -198,7 +198,7 @@ class SelfTuningBatcher(Batcher):
 
     def _loop_share(self) -> float:
         """The share of the requests that are here that callers in a loop have sent."""
-        here = self.queued_requests + self._running_requests
+        here = self.queue.queued_requests + self._running_requests
         return min(1.0, self.callers.count / here) if here else 1.0
 
     def _how_many(self, rows: int, waiting: int, lane: Lane) -> int:
@@ -273,7 +273,7 @@ class SelfTuningBatcher(Batcher):
         explained = {
             "policy": "self-tuning",
             "max_batch_rows": self.max_batch_size,
-            **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
+            **self.forecast.explain(self.queue.queued_rows, self.max_batch_size),
             "requests_per_second": rate,
             "returning_share": loop,
             "callers": {

@@ -69,15 +69,12 @@ class SequenceBatcher:
     def __repr__(self) -> str:
         return (
             f"<SequenceBatcher {self.model}: {len(self.sequences)} sequences,"
-            f" {self.queued_requests} queued>"
+            f" {self.sequences.queued_requests} queued>"
         )
 
     @property
-    def queued_requests(self) -> int:
-        return self.sequences.queued_requests
-
-    #: One for each request: the steps of a sequence run one after the other.
-    queued_rows = queued_requests
+    def queue(self) -> OpenSequences:
+        return self.sequences
 
     # What happens
 
@@ -91,7 +88,10 @@ class SequenceBatcher:
                 f"inference request for sequence {step.id} to model {self.model!r} must specify"
                 " the START flag on the first request of the sequence"
             )
-        if self.max_queue_size is not None and self.queued_requests >= self.max_queue_size:
+        if (
+            self.max_queue_size is not None
+            and self.sequences.queued_requests >= self.max_queue_size
+        ):
             return False
         request.enqueued_at = now
         if sequence is None:
@@ -207,7 +207,7 @@ class SequenceBatcher:
                 "rows": self.max_batch_size if self.max_queue_delay else None,
                 "wait_seconds": self.max_queue_delay,
             },
-            **self.forecast.explain(self.queued_requests, self.max_batch_size),
+            **self.forecast.explain(self.sequences.queued_requests, self.max_batch_size),
         }
 
     # What to do
@@ -232,7 +232,7 @@ class SequenceBatcher:
                 self._running.update(zip(requests, sequences, strict=False))
                 if self.rows_are_slots:
                     requests = _in_slots(sequences[:rows], requests)
-                total, behind = len(requests), self.queued_requests
+                total, behind = len(requests), self.sequences.queued_requests
                 self.forecast.began(requests, now, total, behind, ready_since, reason, instance)
                 return Dispatch(Batch(tuple(requests), total, reason))
             wake_at = min(wake_at, leaves_at)

@@ -410,7 +410,7 @@ def test_a_request_whose_worker_died_comes_back_alone_even_into_a_full_queue() -
     b.next_action(0.0)
     b.enqueue(request("next"), 1.0)
     b.requeue(lost, 2.0, alone=True)
-    assert b.queued_requests == 2
+    assert b.queue.queued_requests == 2
     assert ids(b.next_action(2.0)) == ["lost"]
     assert ids(b.next_action(2.0)) == ["next"]
 
@@ -503,7 +503,7 @@ def test_every_request_leaves_once_in_order_never_late_in_no_batch_too_large(
             moments = [until]
             if (deadline := b.next_deadline()) is not None:
                 moments.append(max(now, deadline))
-            if b.queued_requests and free_at <= now:
+            if b.queue.queued_requests and free_at <= now:
                 action = b.next_action(now)
                 if isinstance(action, Dispatch):
                     check(action)
@@ -512,7 +512,7 @@ def test_every_request_leaves_once_in_order_never_late_in_no_batch_too_large(
                 assert isinstance(action, Wait), "requests wait, and it is idle"
                 assert action.until > now
                 moments.append(action.until)
-            elif b.queued_requests:
+            elif b.queue.queued_requests:
                 moments.append(free_at)
             moment = min(moments)
             if moment >= until:
@@ -549,7 +549,7 @@ def test_every_request_leaves_once_in_order_never_late_in_no_batch_too_large(
             story.cancelled.add(victim)
     serve(now + 1000.0)
 
-    assert b.queued_requests == 0
+    assert b.queue.queued_requests == 0
     assert b.next_action(now) == Idle()
     ends = [*story.left, *story.cancelled, *story.expired]
     assert sorted(ends) == list(range(len(arrivals)))
@@ -695,8 +695,8 @@ def test_whatever_was_learnt_nobody_waits_longer_than_the_delay(
         elif n not in woken:
             asked += 1
             b.enqueue(request(), now)
-        while idle and b.queued_requests:
-            oldest = min(lane.oldest_at for lane in b._queue.lanes())
+        while idle and b.queue.queued_requests:
+            oldest = min(lane.oldest_at for lane in b.queue.lanes())
             action = b.next_action(now)
             if isinstance(action, Dispatch):
                 idle -= 1
@@ -707,4 +707,4 @@ def test_whatever_was_learnt_nobody_waits_longer_than_the_delay(
             push(action.until)
             woken.add(number)
             break
-    assert not b.queued_requests
+    assert not b.queue.queued_requests

@@ -43,7 +43,7 @@ def test_who_has_waited_long_enough_is_given_up_at_that_very_moment(make: type[S
     assert b.expire(0.299) == []
     assert b.expire(0.3) == [first]
     assert b.next_deadline() == 0.5
-    assert b.queued_requests == 1
+    assert b.queue.queued_requests == 1
 
 
 def test_a_request_that_runs_has_waited_enough_and_is_left_alone(make: type[Scheduler]) -> None:
@@ -63,7 +63,7 @@ def test_a_delayed_request_goes_on_waiting_behind_all_others_of_its_level(
     assert b.expire(0.3) == []
     assert b.next_deadline() is None, "it waits for ever now"
     b.enqueue(request("c", priority=2), 0.3)
-    assert b.queued_requests == 4
+    assert b.queue.queued_requests == 4
     assert order(b, 0.4) == ["b", "c", "a", "low"]
 
 
@@ -77,7 +77,7 @@ def test_a_delayed_request_can_be_cancelled_and_keeps_its_deadline(make: type[Sc
     assert b.cancel(gone)
     assert b.next_deadline() == 0.9
     assert b.expire(0.9) == [kept]
-    assert not b.queued_requests
+    assert not b.queue.queued_requests
 
 
 def test_each_level_has_its_own_bound_and_the_default_is_for_all_others(

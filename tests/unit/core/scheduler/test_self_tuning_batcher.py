@@ -439,7 +439,7 @@ def taught_steps(**options: Any) -> Story:
     s.curve = STEPS
     for callers in (1, 5, 13, 16, 20, 30, 32, 40, 48, 60) * 10:
         s.arrive(callers)
-        while s.batcher.queued_requests:
+        while s.batcher.queue.queued_requests:
             s.run()
         s.now += 1.0  # strangers
     return s
@@ -522,7 +522,7 @@ def taught_costs() -> Story:
         batch = tuple(request(cost=cost) for cost in costs)
         for one in batch:
             s.batcher.enqueue(one, s.now)
-        while s.batcher.queued_requests:
+        while s.batcher.queue.queued_requests:
             run = dispatched(s.ask())
             longest = max(one.cost for one in run)
             s.end(run, (3 + 0.04 * len(run) * longest) * MS)
@@ -578,7 +578,7 @@ def test_a_request_whose_worker_died_comes_back_alone_even_into_a_full_queue() -
     b.next_action(0.0)
     b.enqueue(request("next"), 1.0)
     b.requeue(lost, 2.0, alone=True)
-    assert b.queued_requests == 2
+    assert b.queue.queued_requests == 2
     assert [ids(b.next_action(2.0)), ids(b.next_action(2.0))] == [["lost"], ["next"]]
 
 
@@ -767,7 +767,7 @@ def test_every_request_leaves_once_and_no_instance_idles_longer_than_was_decided
             longest = max(one.cost for one in batch.requests)
             seconds = world.curve.seconds(batch.rows, int(longest)) * rng.lognormvariate(0, 0.2)
             at(now + seconds, lambda made=batch.requests, took=seconds: finish(made, took))  # type: ignore[misc] # defaults
-    assert (b.queued_requests, idle) == (0, world.instances)
+    assert (b.queue.queued_requests, idle) == (0, world.instances)
     assert repr(b) == "<SelfTuningBatcher: 0 queued, 0 running>"
     assert not waiting
     assert len(ended) == len({id(one) for one in ended}) == made == total

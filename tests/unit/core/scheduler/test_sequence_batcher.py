@@ -317,7 +317,7 @@ def test_clearing_gives_everything_back_that_waits() -> None:
     b = batcher(rows=1)
     requests = send(b, "<a0 a1 <b0 b1")
     assert sorted(r.id for r in b.clear()) == [r.id for r in requests]
-    assert not b.queued_requests
+    assert not b.queue.queued_requests
     b.sequences.check()
     assert run(b) == []
 
@@ -434,10 +434,10 @@ def test_whatever_comes_every_step_ends_once_in_order_and_alone_in_its_slot(seed
                         dispatched.setdefault(str(request.sequence.id), []).append(request)
         end([r for r in b.expire(now) if accepted[r] == ""], "late")
         end([r for r, _ in b.broken()], "broken")
-        if not b.queued_requests and not running:
+        if not b.queue.queued_requests and not running:
             break
     assert all(accepted.values()), [r for r, how in accepted.items() if not how]
-    assert not b.queued_requests
+    assert not b.queue.queued_requests
     b.expire(now + 100.0)
     b.sequences.check()
     assert len(b.sequences) == 0, "every slot is free in the end"
