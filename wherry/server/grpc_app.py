@@ -14,7 +14,8 @@ from wherry.core.api import Runtime
 from wherry.server.access.api_keys import Restrictions
 from wherry.server.calls.load_reports import ASKS, LoadReports
 from wherry.server.calls.terms import REQUEST_ID, client_request_id
-from wherry.server.fronts.pass_on_calls import PassOnCalls
+from wherry.server.fronts.pass_on import PassOn
+from wherry.server.fronts.pass_on_calls import passed_on
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import CallMetadata, Metadata, MethodHandler, Rpc, fail
 from wherry.server.v2.common import Common
@@ -42,7 +43,7 @@ class GrpcApp:
         common: Common | None = None,
         control: ModelControl | None = None,
         restrictions: Restrictions | None = None,
-        pass_on: PassOnCalls | None = None,
+        pass_on: PassOn | None = None,
     ) -> None:
         """With `pass_on` this is a front's application: an owner answers what it passes on."""
         common = common or Common()
@@ -69,7 +70,8 @@ class GrpcApp:
         }
         if pass_on is not None:
             handlers = {
-                name: pass_on.handler(name, handler, entry) for name, handler in handlers.items()
+                name: passed_on(name, handler, entry, pass_on.choose)
+                for name, handler in handlers.items()
             }
         self._handlers = {path: handlers[path.rpartition("/")[2]] for path in described}
         #: What a transport must know: which methods there are, and which of them stream.

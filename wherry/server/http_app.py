@@ -145,15 +145,15 @@ class HttpApp:
 
     def measure(self, fronts: FrontsSource) -> None:
         self._metrics.fronts = fronts
-        self._dashboard.measure(fronts)
+        self._dashboard.numbers.fronts = fronts
 
     def start(self) -> None:
         """Keep the figures of each second, until `stop`: an owner's alone. In the loop."""
         if self._pass_on is None:
-            self._dashboard.start()
+            self._dashboard.numbers.start()
 
     def stop(self) -> None:
-        self._dashboard.stop()
+        self._dashboard.numbers.stop()
 
     @property
     def draining(self) -> bool:

@@ -123,7 +123,6 @@ def applications(
     if not options.listen.speaks_grpc:
         return Applications(http, None, common, watched, agent)
     # Imported here: it reads the .proto files, which a server without gRPC need not.
-    from wherry.server.fronts.pass_on_calls import PassOnCalls
     from wherry.server.grpc_app import GrpcApp
 
     # Groups that HTTP serves on the management port only are closed over gRPC.
@@ -134,7 +133,7 @@ def applications(
         common=common,
         control=control,
         restrictions=Restrictions(access.restricted_protocols, closed, others=restrictions),
-        pass_on=None if pass_on is None else PassOnCalls(pass_on.choose),
+        pass_on=pass_on,
     )
     return Applications(http, grpc, common, watched, agent)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import itertools
 import linecache
 import logging
 import os
@@ -25,7 +24,6 @@ from wherry.core.api import (
     Runtime,
     ThreadGroup,
     WherryError,
-    side_by_side,
 )
 from wherry.llm.api import is_checkpoint
 from wherry.server.targets import (
@@ -80,8 +78,7 @@ class Reloader:
         self._seen: dict[str, Fingerprint] = {}
         #: Files that have changed while others still do.
         self._pending: set[Path] = set()
-        #: By target.
-        self._served: dict[str, set[_Key]] = {}
+        self._served: set[_Key] = set()
         self._closing = threading.Event()
         self._threads = ThreadGroup()
 
@@ -97,7 +94,7 @@ class Reloader:
             found = _import(target)
             models += [one for one in found if not any(one is known for known in models)]
             if target in self._files:
-                self._served[target] = set(self._by_key(found))
+                self._served |= self._by_key(found).keys()
         return models
 
     def watch(self) -> None:
@@ -185,37 +182,34 @@ class Reloader:
         return found
 
     def _reload(self, changed: Set[Path], runtime: Runtime) -> None:
+        """Load the models anew; what they take the place of ends by itself."""
+        models: dict[_Key, Model] = {}
+        gone = set(self._served)
         with _imported_anew(self._modules(), changed):
             for target in self._files:
                 try:
-                    models = self._by_key(_import(target))
+                    models |= self._by_key(_import(target))
                 except ConfigError as error:
                     _log_failure(f"cannot reload {target}", error)
-                else:
-                    self._replace(target, models, runtime)
-
-    def _replace(self, target: str, models: dict[_Key, Model], runtime: Runtime) -> None:
-        """Load the models of a target; what they take the place of ends by itself."""
-        served = self._served.setdefault(target, set())
+                    gone.clear()  # what of it was loaded, serves on
         for model in models.values():
             model.serve_through(runtime)  # they may call each other
         replaced: list[LoadedModel] = []
-        for key, model in models.items():
+        for (name, version), model in models.items():
             if self._closing.is_set():
                 return
             try:
-                if key[0] in runtime.names() and key[0] not in {name for name, _ in served}:
-                    raise ConfigError(f"another model is called {key[0]!r}")
-                runtime.load_all(
-                    [model], on_ready=log_ready, replaced=replaced.append, **self._settings(key[0])
-                )
+                if name in runtime.names() and name not in {served for served, _ in self._served}:
+                    raise ConfigError(f"another model is called {name!r}")
+                settings = self._settings(name)
+                runtime.load_all([model], on_ready=log_ready, replaced=replaced.append, **settings)
             except WherryError as error:
-                _log_failure(f"cannot reload model {key[0]!r}", error)
+                _log_failure(f"cannot reload model {name!r}", error)
             else:
-                served.add(key)
-        for key in served - models.keys():
+                self._served.add((name, version))
+        for key in gone - models.keys():
             replaced += runtime.registry.take_out(*key)
-            served.discard(key)
+            self._served.discard(key)
             log.info("unloaded", extra={"model": key[0]})
         self._threads.start(lambda: _retire(replaced, runtime), "wherry-reload-end")
 
@@ -263,16 +257,8 @@ def _file_of(target: str) -> Path | None:
 
 def _retire(models: Sequence[LoadedModel], runtime: Runtime) -> None:
     """Let models finish what they have, however long that takes; callers before those they call."""
-
-    def order(one: LoadedModel) -> tuple[bool, bool]:
-        return not one.is_pipeline, not one.calls_others
-
-    def retire(one: LoadedModel) -> None:
+    for one in sorted(models, key=lambda one: (not one.is_pipeline, not one.calls_others)):
         runtime.registry.retire(one, None)
-
-    for _, group in itertools.groupby(sorted(models, key=order), key=order):
-        ending = list(group)
-        side_by_side(retire, ending, len(ending), "wherry-reload-end")
 
 
 def _stat(path: Path) -> Fingerprint:

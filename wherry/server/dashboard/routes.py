@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
 
-from wherry.core.api import FrontsSource, InvalidRequest, Overloaded, Runtime
+from wherry.core.api import InvalidRequest, Overloaded, Runtime
 from wherry.server.dashboard import numbers
 from wherry.server.dashboard.numbers import NumbersReader, Sample
 from wherry.server.dashboard.requests import RecentRequests
@@ -146,16 +146,13 @@ START_PAGE: Final = Operation(summary="The start page", gives={"text/html": ANY_
 ALL_NUMBERS: Final = tells(
     "The dashboard's numbers, now",
     {"type": "object", "required": ["at", "server", "models"]},
-    404,
-    reads=("replica",),
 )
 CHANGES: Final = Operation(
     summary="The dashboard's numbers, as events",
     description="The first event has all of them, the others what has changed.",
     gives={EVENT_STREAM: {}},
     events={"type": "object"},
-    errors=(404, 429),
-    reads=("replica",),
+    errors=(429,),
 )
 
 
@@ -165,7 +162,6 @@ PAST: Final = tells(
     404,
     description="Of a model and its version, or of the server. `at` are Unix seconds as doubles,"
     " each figure is an array of floats of four bytes; both little-endian, in base64.",
-    reads=("replica",),
     parameters=tuple(
         {"name": name, "in": "query", "schema": {"type": "string"}} for name in ("model", "version")
     ),
@@ -176,10 +172,8 @@ LATEST: Final = tells(
     "The latest requests and their times",
     {"type": "object", "required": ["at", "keeps", "left_out", "batches"]},
     400,
-    404,
     description="Those of batches after number `since`. Unless the server keeps them, requests are"
     " recorded for 5 s after each call, and without their ids.",
-    reads=("replica",),
     parameters=({"name": "since", "in": "query", "schema": {"type": "integer", "minimum": 0}},),
 )
 
@@ -196,17 +190,10 @@ class Dashboard:
         recent_requests: bool = False,
     ) -> None:
         self._draining = False
-        self._numbers = NumbersReader(runtime, common, not_ready, lambda: self._draining)
-        self._viewers = Viewers(self._numbers)
+        self.numbers = NumbersReader(runtime, common, not_ready, lambda: self._draining)
+        self._viewers = Viewers(self.numbers)
         self._requests = RecentRequests(runtime, keeps=recent_requests)
-        self._numbers.every_second = self._requests.tick
-
-    def start(self) -> None:
-        """Keep the figures of each second, until `stop`. In the loop."""
-        self._numbers.start()
-
-    def stop(self) -> None:
-        self._numbers.stop()
+        self.numbers.every_second = self._requests.tick
 
     def routes(self) -> dict[str, Route]:
         return {
@@ -216,10 +203,6 @@ class Dashboard:
             REQUESTS: Route({"GET": self._tell_requests}, "statistics", operations={"GET": LATEST}),
             EVENTS: Route({"GET": self._watch}, "statistics", operations={"GET": CHANGES}),
         }
-
-    def measure(self, fronts: FrontsSource) -> None:
-        """Tell of these fronts, too."""
-        self._numbers.fronts = fronts
 
     @property
     def watchers(self) -> int:
@@ -238,11 +221,11 @@ class Dashboard:
 
     def _tell(self, exchange: Exchange) -> None:
         headers = [("Cache-Control", "no-store")]
-        self._numbers.read(lambda sample: respond(exchange, sample.whole(), headers=headers))
+        self.numbers.read(lambda sample: respond(exchange, sample.whole(), headers=headers))
 
     def _tell_past(self, exchange: Exchange) -> None:
         which = dict(parse_qsl(exchange.request.head.query))
-        body = self._numbers.history(which.get("model", ""), which.get("version", ""))
+        body = self.numbers.history(which.get("model", ""), which.get("version", ""))
         respond(exchange, body, headers=[("Cache-Control", "no-store")])
 
     def _tell_requests(self, exchange: Exchange) -> None:

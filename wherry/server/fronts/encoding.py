@@ -22,7 +22,6 @@ from wherry.core.api import (
     FileSpec,
     Form,
     ImageSpec,
-    InvalidRequest,
     MediaSpec,
     Model,
     ModelConfig,
@@ -31,7 +30,6 @@ from wherry.core.api import (
     Signature,
     TensorSpec,
     WherryError,
-    WorkerDied,
     errors,
 )
 from wherry.server.fronts.link_protocol import ModelCard, RowsRefused, SpecCard
@@ -126,12 +124,16 @@ def _spec(card: SpecCard) -> TensorSpec:
     )
 
 
-#: The classes that every version of wherry knows, by name.
+#: Wherry's own, by name: a class of a model's code is not known in a front.
 CLASSES: Final[dict[str, type[WherryError]]] = {
     name: cls
     for name, cls in vars(errors).items()
     if isinstance(cls, type) and issubclass(cls, WherryError)
 }
+
+
+#: What an error may say besides its class and text.
+_ATTRIBUTES: Final = ("retry_after", "field", "reached", "http_status", "grpc_code")
 
 
 def refused(model: int, ids: list[int], error: Exception) -> RowsRefused:
@@ -140,34 +142,21 @@ def refused(model: int, ids: list[int], error: Exception) -> RowsRefused:
     if not isinstance(error, WherryError):
         error = WherryError("internal error; see the server's log")
     name = next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in CLASSES)
-    known = CLASSES[name]
-    return RowsRefused(
-        model,
-        ids,
-        name,
-        str(error),
-        error.retry_after,
-        error.field if isinstance(error, InvalidRequest) else None,
-        error.reached if isinstance(error, WorkerDied) else True,
-        0 if error.http_status == known.http_status else error.http_status,
-        "" if error.grpc_code == known.grpc_code else error.grpc_code,
-    )
+    more = {
+        attribute: getattr(error, attribute)
+        for attribute in _ATTRIBUTES
+        # An attribute of the error's own, or of its class below the known one.
+        if attribute in vars(error)
+        or getattr(error, attribute, None) != getattr(CLASSES[name], attribute, None)
+    }
+    return RowsRefused(model, ids, name, str(error), more)
 
 
 def error_of(message: RowsRefused) -> WherryError:
-    """The error that a message tells of; a WherryError if its class is not known here."""
-    cls = CLASSES.get(message.error, WherryError)
+    cls = CLASSES[message.error]
     error = cls.__new__(cls)  # each constructor has arguments of its own
     error.args = (message.text,)
-    error.retry_after = message.retry_after
-    if message.http_status:
-        error.http_status = message.http_status
-    if message.grpc_code:
-        error.grpc_code = message.grpc_code
-    if isinstance(error, InvalidRequest):
-        error.field = message.field
-    elif isinstance(error, WorkerDied):
-        error.reached = message.reached
+    vars(error).update(message.more)
     return error
 
 

@@ -313,7 +313,7 @@ class OwnerLink:
             self._loop.loop.call_soon(self._write)
         if not self._looks:
             self._looks = True
-            self._look_soon()
+            self._loop.loop.call_later(LOOK, self._look)
 
     def cancel(self, model: int, id: int) -> None:
         self._cancelled.setdefault(model, []).append(id)
@@ -360,9 +360,6 @@ class OwnerLink:
         self._cancelled.clear()
         self._wire.write()
 
-    def _look_soon(self) -> None:
-        self._loop.loop.call_later(LOOK, self._look)
-
     def _look(self) -> None:
         """Give up what is late: the owner may hang."""
         waits = self._callbacks or any(one.requests for one in self.channels.values())
@@ -371,28 +368,13 @@ class OwnerLink:
             return
         for channel in list(self.channels.values()):
             channel.runner.give_up_late(channel)
-        self._look_soon()
+        self._loop.loop.call_later(LOOK, self._look)
 
     # From the owner
 
     def _receive(self, messages: list[Any]) -> None:
         for message in messages:
             _RECEIVE[type(message)](self, message)
-
-    def _answers(self, message: RowAnswers) -> None:
-        channel = self.channels.get(message.model)
-        if channel is not None:
-            channel.answers(message)
-
-    def _response(self, message: Response) -> None:
-        channel = self.channels.get(message.model)
-        if channel is not None:
-            channel.response(message)
-
-    def _refused(self, message: RowsRefused) -> None:
-        channel = self.channels.get(message.model)
-        if channel is not None:
-            channel.refused(message)
 
     def _response_part(self, message: ResponsePart | CallResponsePart) -> None:
         callback = (
@@ -432,10 +414,19 @@ class OwnerLink:
             callback(None)
 
 
+def _to_channel(take: Callable[[ModelChannel, Any], None]) -> Callable[[OwnerLink, Any], None]:
+    def receive(link: OwnerLink, message: Any) -> None:
+        channel = link.channels.get(message.model)
+        if channel is not None:
+            take(channel, message)
+
+    return receive
+
+
 _RECEIVE: Final[dict[type, Callable[[OwnerLink, Any], None]]] = {
-    RowAnswers: OwnerLink._answers,
-    Response: OwnerLink._response,
-    RowsRefused: OwnerLink._refused,
+    RowAnswers: _to_channel(ModelChannel.answers),
+    Response: _to_channel(ModelChannel.response),
+    RowsRefused: _to_channel(ModelChannel.refused),
     ResponsePart: OwnerLink._response_part,
     CallResponsePart: OwnerLink._response_part,
     LoadReported: OwnerLink._load_reported,

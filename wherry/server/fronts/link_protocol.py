@@ -199,18 +199,14 @@ class Response(LinkMessage):
 
 
 class RowsRefused(LinkMessage):
-    """These requests end with an error: the name of its class, its text, and what else it says."""
+    """These requests end with an error: the name of its class, its text, and attributes that are
+    not those of its class."""
 
     model: int
     ids: list[int]
     error: str
     text: str
-    retry_after: float | None = None
-    field: str | None = None
-    reached: bool = True
-    #: Its statuses over HTTP and gRPC, where they are not those of its class.
-    http_status: int = 0
-    grpc_code: str = ""
+    more: dict[str, bool | int | float | str | None]
 
 
 class ResponsePart(LinkMessage):

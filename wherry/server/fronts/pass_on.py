@@ -15,11 +15,6 @@ from wherry.server.http.exchange import SOON, Exchange
 from wherry.server.http.route import Route
 
 
-def load_of(link: OwnerLink | None) -> LoadReport | None:
-    """How busy an owner is, if there is one and it has said so."""
-    return None if link is None else link.load_report()
-
-
 def ask_of(exchange: Exchange, id: int) -> Ask:
     """The request of this exchange, as an owner is asked it."""
     request, head = exchange.request, exchange.request.head
@@ -142,7 +137,7 @@ class PassOn:
 
     def load_report(self) -> LoadReport | None:
         """How busy the owner is, if it has said so."""
-        return load_of(self.choose())
+        return None if (link := self.choose()) is None else link.load_report()
 
     def route(self, path: str, route: Route) -> Route:
         """The route as a front has it."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
-from wherry.core.api import LoadReport
 from wherry.server.fronts.link import OwnerLink
 from wherry.server.fronts.link_protocol import AskCall, CallResponsePart
-from wherry.server.fronts.pass_on import load_of
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import SOON, MethodHandler, Rpc
 from wherry.server.v2.grpc.entry import GrpcEntry
@@ -18,27 +15,21 @@ from wherry.server.v2.grpc.entry import GrpcEntry
 OWN: Final = frozenset(("ModelInfer", "ModelStreamInfer", "ServerLive", "ServerReflectionInfo"))
 
 
-class PassOnCalls:
-    """Passes gRPC calls on to the owner whose link `choose` gives."""
+def passed_on(
+    name: str, handler: MethodHandler, entry: GrpcEntry, choose: Callable[[], OwnerLink | None]
+) -> MethodHandler:
+    """The handler as a front has it; `choose` gives the link to the owner."""
+    if name in OWN:
+        return handler
 
-    def __init__(self, choose: Callable[[], OwnerLink | None]) -> None:
-        self._choose = choose
-
-    def load_report(self) -> LoadReport | None:
-        """How busy the owner is, if it has said so."""
-        return load_of(self._choose())
-
-    def handler(self, name: str, handler: MethodHandler, entry: GrpcEntry) -> MethodHandler:
-        if name in OWN:
-            return handler
-        return MethodHandler(partial(self._pass_on, entry), handler.group, handler.open)
-
-    def _pass_on(self, entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
-        link = self._choose()
+    def pass_on(method: Method, rpc: Rpc) -> None:
+        link = choose()
         if link is None:
             _no_owner(rpc)
         else:
             PassedOnCall(entry, method, rpc, link)
+
+    return MethodHandler(pass_on, handler.group, handler.open)
 
 
 class PassedOnCall:

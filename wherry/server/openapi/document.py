@@ -155,9 +155,6 @@ PARAMETERS: Final[dict[str, Json]] = {
         pattern="^[0-9]+$",
     ),
     "region": _in_path("region", "The name of a region of shared memory.", minLength=1),
-    "replica": named(
-        "replica", "query", ANY_TEXT, "HOST:PORT of an owner of the pool, of whose models they are."
-    ),
     "without": named("without", "query", _GROUPS, "Groups of routes that are left out."),
     "model of the document": named(
         "model", "query", list_of(ANY_TEXT, maxItems=16), "Names of models."

@@ -223,10 +223,10 @@ def test_without_viewers_figures_are_kept_and_no_text_is_made() -> None:
         exchange = watch(client)
         until(lambda: len(exchange.chunks) > 1)
         client.call(exchange.leave)
-        sample = client.call(lambda: client.app._dashboard._numbers.last)
+        sample = client.call(lambda: client.app._dashboard.numbers.last)
         assert shouted(client) == 200
         until(lambda: max(past(client, "shout").get("requests_per_second", [0.0])) > 0)
-        assert client.call(lambda: client.app._dashboard._numbers.last) is sample
+        assert client.call(lambda: client.app._dashboard.numbers.last) is sample
 
 
 def test_streams_end_when_the_server_drains() -> None:
