@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from wherry.core.instances.devices import gpu_count as gpu_count
     from wherry.core.instances.devices import or_on_cpu as or_on_cpu
     from wherry.core.instances.devices import try_gpus as try_gpus
-    from wherry.core.instances.dispatcher import Dispatcher as Dispatcher
     from wherry.core.instances.instance import Answers as Answers
     from wherry.core.instances.instance import Instance as Instance
     from wherry.core.instances.instance import Loadable as Loadable
@@ -131,6 +130,8 @@ if TYPE_CHECKING:
     from wherry.core.values.datatypes import Datatype as Datatype
     from wherry.core.values.datatypes import Form as Form
     from wherry.core.values.datatypes import TensorSpec as TensorSpec
+    from wherry.core.values.datatypes import bf16_to_float32 as bf16_to_float32
+    from wherry.core.values.datatypes import float32_to_bf16 as float32_to_bf16
     from wherry.core.values.errors import AccessDenied as AccessDenied
     from wherry.core.values.errors import AdapterNotFound as AdapterNotFound
     from wherry.core.values.errors import AlreadyRegistered as AlreadyRegistered
@@ -217,7 +218,6 @@ else:
             "client.wire": "ModelDescription Tensor by_place describe infer_body",
             "instances.device_errors": "broken_by out_of_memory",
             "instances.devices": ("cpu_instead for_torch gpu_count or_on_cpu try_gpus"),
-            "instances.dispatcher": "Dispatcher",
             "instances.instance": "Answers Instance Loadable",
             "instances.instance_slots": "shortage",
             "instances.linked_worker": "LinkedWorker",
@@ -273,7 +273,8 @@ else:
             "scheduler.overload": "late",
             "values": "errors quantities",
             "values.datatypes": (
-                "BF16 BOOL BYTES Buffer DATATYPES Datatype FP16 FP32 Form TensorSpec UINT64"
+                "BF16 BOOL BYTES Buffer DATATYPES Datatype FP16 FP32 Form TensorSpec UINT64 "
+                "bf16_to_float32 float32_to_bf16"
             ),
             "values.errors": (
                 "AccessDenied AdapterNotFound AlreadyRegistered BadModelOutput Cancelled "

@@ -199,7 +199,6 @@ class Ensemble:
         return [end async for end in self._streamed(request, tensors, steps)]
 
     def _in_order(self, steps: Sequence[TritonEnsemblingStep]) -> list[TritonEnsemblingStep]:
-        """The steps in an order of their dependencies."""
         ordered: list[TritonEnsemblingStep] = []
         waiting = list(steps)
         while waiting:
@@ -212,7 +211,6 @@ class Ensemble:
     def _before(
         self, last: TritonEnsemblingStep, steps: Sequence[TritonEnsemblingStep]
     ) -> list[TritonEnsemblingStep]:
-        """The steps that `last` depends on, directly or not."""
         requested_outputs = set(last.input_map.values())
         needed: list[TritonEnsemblingStep] = []
         for step in reversed(self._in_order(steps)):
@@ -222,7 +220,6 @@ class Ensemble:
         return needed
 
     def _needed(self, request: InferRequest) -> list[TritonEnsemblingStep]:
-        """The steps that lead to a requested tensor."""
         requested_outputs = set(request.requested_outputs or self._specs)
         end = TritonEnsemblingStep(input_map={name: name for name in requested_outputs})
         return self._before(end, self._steps)

@@ -19,7 +19,16 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from wherry.core.values.datatypes import BF16, BYTES, DATATYPES, Datatype, Form, converted
+from wherry.core.values.datatypes import (
+    BF16,
+    BYTES,
+    DATATYPES,
+    Datatype,
+    Form,
+    bf16_to_float32,
+    converted,
+    float32_to_bf16,
+)
 from wherry.core.values.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -165,7 +174,7 @@ def _input(
             f"model {model.name!r}: input {tensor.name!r} must be {tensor.datatype} data: {error}"
         ) from None
     shape = tensor.shape_of(len(array), array.size) if array.ndim == 1 else [*array.shape]
-    raw = _to_bf16(array) if tensor.datatype is BF16 else array.tobytes()
+    raw = float32_to_bf16(array).tobytes() if tensor.datatype is BF16 else array.tobytes()
     member = {
         "name": tensor.name,
         "datatype": tensor.datatype.name,
@@ -248,7 +257,7 @@ def _from_binary(datatype: Datatype, raw: memoryview) -> Sequence[Any] | Array:
     if datatype is BYTES:
         return _unpacked(raw)
     if datatype is BF16:
-        return (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return bf16_to_float32(np.frombuffer(raw, np.uint16))
     return np.frombuffer(raw, datatype.dtype).copy()  # a view would keep the whole response alive
 
 
@@ -295,13 +304,6 @@ def row_of(model: ModelDescription, columns: Columns) -> Any:
 
 def _value(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _to_bf16(array: Array) -> bytes:
-    """Round float32 to bfloat16 (to nearest even); a NaN must not become an infinity."""
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return np.where(np.isnan(array), np.uint16(0x7FC0), rounded).astype(np.uint16).tobytes()
 
 
 def error_of(status: int, body: bytes, retry_after: str | None) -> WherryError:

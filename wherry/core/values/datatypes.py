@@ -159,3 +159,16 @@ class TensorSpec:
             len(row_shape) == len(self.shape)
             and all(want in (-1, got) for want, got in zip(self.shape, row_shape, strict=True))
         )
+
+
+def bf16_to_float32(halves: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """Exact: a bfloat16 is the upper half of a float32."""
+    return (halves.astype(np.uint32) << 16).view(np.float32)
+
+
+def float32_to_bf16(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    """Rounded to the nearest, ties to even; a NaN stays a NaN."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    quiet = (bits >> 16) | 0x40  # rounding could carry a NaN over into an infinity, or to zero
+    return np.where(np.isnan(array), quiet, rounded).astype(np.uint16)

@@ -6,10 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-from wherry.core.api import Array, Form, TensorSpec
+from wherry.core.api import Form, TensorSpec
 from wherry.server.calls.offload import SLICE_BYTES, give_way
 
 #: Dimensions of a shape that an error tells.
@@ -81,16 +78,3 @@ def _one_element(data: memoryview) -> bytes:
             "data", f"expecting string of length {size} but only {len(data) - 4} bytes available"
         )
     return bytes(data[4 : 4 + size])
-
-
-def bf16_to_float32(halves: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
-    """Exact: a bfloat16 is the upper half of a float32."""
-    return (halves.astype(np.uint32) << 16).view(np.float32)
-
-
-def float32_to_bf16(array: Array) -> npt.NDArray[np.uint16]:
-    """Rounded to the nearest, ties to even; a NaN stays a NaN."""
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
-    quiet = (bits >> 16) | 0x40  # rounding could carry a NaN over into an infinity, or to zero
-    return np.where(np.isnan(array), quiet, rounded).astype(np.uint16)

@@ -28,8 +28,9 @@ from wherry.core.api import (
     InvalidRequest,
     ShapedRow,
     TensorSpec,
+    bf16_to_float32,
 )
-from wherry.server.v2.element_bytes import bf16_to_float32, dims_text, unpack_bytes, wire_shape
+from wherry.server.v2.element_bytes import dims_text, unpack_bytes, wire_shape
 from wherry.server.v2.json_elements import InputErrors, JsonElements, explain, parse_element
 from wherry.server.v2.long_arrays import LongArray
 

@@ -27,6 +27,7 @@ from wherry.core.api import (
     ShapedRow,
     ShapedRows,
     TensorSpec,
+    float32_to_bf16,
 )
 from wherry.server.calls.client_text import encode_json
 from wherry.server.calls.offload import (
@@ -37,7 +38,7 @@ from wherry.server.calls.offload import (
     SLICE_ELEMENTS,
     give_way,
 )
-from wherry.server.v2.element_bytes import float32_to_bf16, pack_bytes, row_wire_shape, wire_shape
+from wherry.server.v2.element_bytes import pack_bytes, row_wire_shape, wire_shape
 from wherry.server.v2.row_values import in_base64
 
 #: A row is sorted whole, whatever is asked of it.

@@ -63,7 +63,6 @@ class ForestOutput:
         return cls(is_classifier, proba, parameter_number(config, "threshold"))
 
     def width(self, scores: int) -> int:
-        """How many numbers the output of a row with `scores` scores has."""
         return 1 if self.is_classifier and not self.predict_proba else scores
 
     def __call__(self, scores: Array, width: int) -> Array:
@@ -155,7 +154,6 @@ class Forest:
 
     @classmethod
     def read(cls, folder: str, config: TritonConfig) -> Forest:
-        """The forest in a version's folder. ConfigError if there is none that can be read."""
         kind, path = model_file(folder, config)
         treelite = library("treelite", config.name, "'wherry[fil]'")
         try:
@@ -167,7 +165,6 @@ class Forest:
             ) from error
 
     def scores(self, rows: Array) -> Array:
-        """What the trees say of each row: numbers, or probabilities."""
         rows = np.ascontiguousarray(rows, self._dtype)
         # One thread: starting others costs more than the work, and there are more instances.
         found = self._predict(self._model, rows, nthread=1)
@@ -175,7 +172,6 @@ class Forest:
 
 
 def model_file(folder: str, config: TritonConfig) -> tuple[str, str]:
-    """The model_type and the path of a version's file."""
     kind = parameter_text(config, "model_type")
     if kind is not None and kind not in FILES:
         raise ConfigError(
@@ -246,7 +242,6 @@ def complete(config: TritonConfig, forest: Forest) -> TritonConfig:
 
 
 def _check_sides(where: str, config: TritonConfig) -> None:
-    """Raise ConfigError unless there are one input and one output."""
     for side, tensors in (("input", config.input), ("output", config.output)):
         if len(tensors) != 1:
             shap = "; for treeshap_output write a model.py with the library's own explainer"

@@ -157,7 +157,6 @@ def backend_name(config: TritonConfig, version_folder: str) -> str:
 
 
 def _by_file(known: Mapping[str, str], config: TritonConfig, version_folder: str) -> str:
-    """The backend of the model's file, by the end of its name; "" if none is known."""
     named = config.default_model_filename
     for name in [named] if named else known:
         if os.path.exists(os.path.join(version_folder, name)):
@@ -217,7 +216,6 @@ def _program(backend: str, backend_directory: str | None) -> str | None:
 
 
 def _pointers(folder: str) -> list[str]:
-    """Files of a version that are a pointer of Git LFS, as a clone without it leaves them."""
     pointers = []
     for entry in os.scandir(folder) if os.path.isdir(folder) else ():
         if entry.is_file() and entry.stat().st_size < 1024:

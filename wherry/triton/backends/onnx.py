@@ -123,7 +123,6 @@ class OnnxModel(RepositoryModel):
 
 
 def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:
-    """`config` completed by ONNX Runtime's descriptions of the file's inputs and outputs."""
     inputs = _of_callers(inputs, inside(config).input, config.input)
     outputs = _of_callers(outputs, inside(config).output, config.output)
     return shared.complete(
@@ -161,7 +160,6 @@ def model_file(folder: str, version: str, config: TritonConfig) -> str:
 
 
 def session_options(config: TritonConfig) -> Any:
-    """The session's options from the parameters that Triton's backend knows."""
     runtime = _onnxruntime(config.name)
     options = runtime.SessionOptions()
     options.log_severity_level = 3
@@ -223,7 +221,6 @@ def _session(path: str, options: Any, provider_list: list[Any], model: str) -> A
 
 
 def _texts(array: Array) -> Array:
-    """The array with its strings as str, which ONNX Runtime expects."""
     if array.dtype != np.object_:
         return array
     try:

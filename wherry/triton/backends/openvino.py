@@ -163,7 +163,6 @@ def _properties(config: TritonConfig) -> dict[str, str]:
 def _described(
     config: TritonConfig, tensors: Sequence[TritonInput | TritonOutput], ports: Sequence[Any]
 ) -> list[FileTensor]:
-    """The file's tensors in the configuration's names: one may have several."""
     known = [tensor.name for tensor in tensors]
     found = []
     for port in ports:

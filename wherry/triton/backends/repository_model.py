@@ -40,6 +40,7 @@ from wherry.core.api import (
     ShapedRow,
     Signature,
     TensorSpec,
+    bf16_to_float32,
     model_config,
     or_on_cpu,
 )
@@ -158,7 +159,6 @@ class RepositoryModel(Model):
         )
 
     def outward(self, columns: Columns) -> Columns:
-        """Reshape output columns from the model's shape to the clients'."""
         return self._in_shape(
             columns,
             {
@@ -169,7 +169,6 @@ class RepositoryModel(Model):
         )
 
     def warmup_batches(self) -> Iterator[tuple[Columns, int]]:
-        """The batches of model_warmup with their numbers of rows, in the order to run them."""
         signature = mapping.signature(self.triton)
         added = {spec.name: spec for spec in self.signature().inputs}
         added = {name: spec for name, spec in added.items() if signature.input(name) is None}
@@ -266,7 +265,6 @@ def warmup_batch(
 def _column(
     warmup_input: TritonWarmupInput, datatype: Datatype, rows: int, folder: str, where: str
 ) -> Column:
-    """A column with the same data in each row."""
     count = math.prod(warmup_input.dims)
     if warmup_input.input_data_file is not None:
         data = _read(os.path.join(folder, "warmup", warmup_input.input_data_file), where)
@@ -320,8 +318,8 @@ def _from_bytes(data: bytes, datatype: Datatype, count: int, where: str) -> Colu
     if len(data) < size:
         raise ConfigError(f"{where}: the file has {len(data)} bytes, its dims need {size}")
     data = data[:size]  # as in Triton: the file may hold data for a larger batch
-    if datatype is BF16:  # a bfloat16 is the upper half of a float32
-        return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if datatype is BF16:
+        return bf16_to_float32(np.frombuffer(data, np.uint16))
     return np.frombuffer(data, datatype.dtype)
 
 

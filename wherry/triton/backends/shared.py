@@ -73,7 +73,6 @@ def called_with(
 
 
 def from_model(array: Array, tensor: TritonOutput, batched: bool, model: str) -> Column:
-    """The column for a model's output (the one row without a batch dimension)."""
     if tensor.reshape is not None:
         rows = [len(array)] if batched else []
         try:
@@ -184,7 +183,6 @@ class Shared(Generic[T]):
         self._value: T | None = None
 
     def take(self, make: Callable[[], T]) -> T:
-        """The value; the first caller makes it while others wait."""
         with self._lock:
             if self._value is None:
                 self._value = make()
@@ -210,8 +208,6 @@ DEFAULT_MAX_BATCH_SIZE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class FileTensor:
-    """An input or output as a model's file describes it."""
-
     name: str
     data_type: TritonDataType
     #: With the batch dimension; -1: any size.
@@ -308,7 +304,6 @@ def _shaped(
 
 
 def _dims(where: str, tensor: FileTensor, most: int) -> list[int]:
-    """The shape of one row, or the whole one without batches."""
     if not most:
         return list(tensor.shape)
     if not tensor.shape or tensor.shape[0] not in ((-1, 1) if most == 1 else (-1,)):

@@ -156,7 +156,6 @@ class _Module:
         return self._tensors(self.script(*inputs))
 
     def _tensors(self, result: Any) -> list[Any]:
-        """The outputs as tensors, in the order of the configuration."""
         outputs = self._config.output
         where = f"model {self._config.name!r}"
         if isinstance(result, Mapping):
@@ -175,8 +174,6 @@ class _Module:
 
 
 class _ProgramCall:
-    """Calls a program with the inputs that a configuration names."""
-
     def __init__(self, config: TritonConfig, program: Program) -> None:
         self._program = program
         places = torch_program.places(config.name, config.input, program.inputs)
@@ -204,7 +201,6 @@ class _ProgramCall:
 
 
 def _completed(config: TritonConfig, path: str) -> TritonConfig:
-    """Ask the file if the configuration leaves something out."""
     tensors: list[TritonInput | TritonOutput] = [*config.input, *config.output]
     if (
         config.input
@@ -229,7 +225,6 @@ def _completed(config: TritonConfig, path: str) -> TritonConfig:
 
 
 def _check_strings(config: TritonConfig) -> None:
-    """ConfigError for strings that are not a list."""
     for side, tensors in (("input", config.input), ("output", config.output)):
         for tensor in cast("Sequence[TritonInput | TritonOutput]", tensors):
             dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape
@@ -276,7 +271,6 @@ def _program(path: str, model: str, device: Any) -> Program:
 def _script(
     torch: Any, path: str, device: Any, model: str
 ) -> tuple[Callable[..., Any], Sequence[str]]:
-    """The file's function, and the names of its parameters."""
     try:
         module = torch.jit.load(path, map_location=device).eval()
     except Exception as error:  # of any type, by what is in the file
@@ -289,7 +283,6 @@ def _script(
 
 
 def _places(model: str, inputs: Sequence[TritonInput], names: Sequence[str]) -> list[str]:
-    """The inputs in the order of forward()'s parameters."""
     input_names = [tensor.name for tensor in inputs]
     if set(input_names) <= set(names):
         return [name for name in names if name in input_names]

@@ -35,8 +35,6 @@ _reading = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One tensor that a program takes or returns."""
-
     #: ARGS[0], KWARGS[scale], RESULT[scores][0]
     path: str
     #: The parameter's name, or the key of a dictionary that is returned; "": not known.
@@ -69,7 +67,6 @@ def is_program(path: str) -> bool:
 
 
 def is_package(path: str) -> bool:
-    """Whether a program was compiled by AOTInductor."""
     return any("/data/aotinductor/" in name for name in _members(path))
 
 

@@ -44,8 +44,6 @@ from wherry.triton.repository.layout import Fingerprint
 
 
 class Changes(NamedTuple):
-    """Names of models, sorted."""
-
     load: list[str]
     unload: list[str]
 
@@ -69,7 +67,6 @@ class RepositoryWatch:
         return bool(self._unsettled)
 
     def start(self, files: Mapping[str, Fingerprint]) -> None:
-        """All models are loaded from these files."""
         self._loaded = dict(files)
         self._unsettled = {}
 
@@ -214,7 +211,6 @@ class ModelControl:
             self._poller.start(self._poll_until_closed, "wherry-poll")
 
     def try_all(self) -> dict[str, str]:
-        """Load every model of the repositories, whatever the mode. Returns the errors by name."""
         self._repositories.check()
         names = sorted(self._repositories.names())
         self.runtime.expect(names)
@@ -222,7 +218,6 @@ class ModelControl:
         return {name: str(error) for name, error in failed.items()}
 
     def _requested(self) -> list[str]:
-        """Names of the models to load at the start."""
         self._repositories.check()
         if self.mode != "explicit":
             return sorted(self._repositories.names())
@@ -444,7 +439,6 @@ def _statuses(runtime: Runtime, repositories: RepositoryFolders) -> list[ModelSt
 
 
 def _all_of(failed: Mapping[str, WherryError]) -> LoadFailed:
-    """Make one error of several, each of which is a note of it."""
     if len(failed) == 1:
         ((_, error),) = failed.items()
         return LoadFailed(str(error))

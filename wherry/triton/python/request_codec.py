@@ -41,6 +41,8 @@ from wherry.core.api import (
     Unsupported,
     WherryError,
     as_array,
+    bf16_to_float32,
+    float32_to_bf16,
 )
 from wherry.triton.python.stub.pb_utils import TritonError
 from wherry.triton.python.stub.wire import (
@@ -118,17 +120,6 @@ def fits(column: Column, spec: TensorSpec) -> bool:
         sizes = {len(row) for row in column} if spec.shape else set()
         return all(size % known == 0 if -1 in spec.shape else size == known for size in sizes)
     return all(spec.fits(row.shape) for row in column)
-
-
-def bf16_to_float32(bits: Array) -> Array:
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-def float32_to_bf16(array: Array) -> Array:
-    """Rounded to nearest even; a NaN stays a NaN."""
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
-    return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype(np.uint16)
 
 
 def _without_loss(array: Array, dtype: Any) -> Array | None:

@@ -15,7 +15,6 @@ Find = Callable[[str], TritonConfig | None]
 
 
 def members(config: TritonConfig) -> list[str]:
-    """The models that an ensemble calls, each once, in the order of its steps."""
     steps = config.ensemble_scheduling.step if config.ensemble_scheduling else []
     return list(dict.fromkeys(step.model_name for step in steps))
 

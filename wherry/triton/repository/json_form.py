@@ -70,8 +70,6 @@ def set_fields(message: TritonMessage) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads one document, and collects its problems."""
-
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
@@ -138,8 +136,6 @@ class _Reader:
 
 
 def _number(kind: type, value: Any) -> Any:
-    """The number that a JSON number or string stands for; 8.0 is a whole number. ValueError or
-    OverflowError if it is none."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError
     number = kind(value)
@@ -173,7 +169,6 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 def _in_our_names(cls: Any, value: Any) -> Any:
-    """The patch with snake_case names, as in the object that it is merged with."""
     if not isinstance(value, Mapping):
         return value
     fields = fields_of(cls)

@@ -36,8 +36,6 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A model as its files describe it."""
-
     name: str
     folder: str
     config: TritonConfig = field(default_factory=TritonConfig)
@@ -59,7 +57,6 @@ def scan(repositories: Sequence[str], *, config_name: str | None = None) -> list
 
 
 def names(repositories: Sequence[str]) -> set[str]:
-    """The folders that are models."""
     return {
         entry.name
         for repository in repositories

@@ -165,7 +165,6 @@ def signature(triton: TritonConfig) -> Signature:
 
 
 def datatype_of(data_type: TritonDataType) -> Datatype:
-    """The datatype called TYPE_FP32 and the like in a configuration."""
     return DATATYPES[_datatype(data_type)]
 
 

@@ -173,7 +173,6 @@ class Mirror:
 
 
 def _file_system(url: str) -> tuple[Any, str]:
-    """fsspec's file system for a URL, and the repository's path in it. ConfigError."""
     scheme, _, rest = url.partition("://")
     package, command = _REMEDIES.get(scheme, ("fsspec", ""))
     copy = f", or copy the folder: {command} {url} FOLDER" if command else ""

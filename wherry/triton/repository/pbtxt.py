@@ -127,8 +127,6 @@ class _Broken(Exception):
 
 
 class _TextReader:
-    """Reads one text from its beginning to its end."""
-
     def __init__(self, text: str) -> None:
         self.problems: list[tuple[int, Path, str]] = []
         self._lines: dict[Path, int] = {(): 1}
@@ -197,7 +195,6 @@ class _TextReader:
                 self._next()
 
     def _colon(self, field: ConfigField, token: _Token, path: Path) -> None:
-        """Read the colon after a name, which messages and maps need not have."""
         if self._token.text == ":":
             self._next()
         elif not field.is_message and field.key is None:
@@ -206,7 +203,6 @@ class _TextReader:
     def _field(
         self, field: ConfigField, found: dict[str, Any], token: _Token, path: Path, depth: int
     ) -> None:
-        """Read one occurrence of a field: a value, or a list of them."""
         path = (*path, field.name)
         if field.name in found and not field.many:
             self._note(token.line, path, "it is set twice")
@@ -244,7 +240,6 @@ class _TextReader:
         values.append(self._value(field, index, depth))
 
     def _entry(self, field: ConfigField, values: dict[Any, Any], path: Path, depth: int) -> None:
-        """Read one `{ key: ... value: ... }` of a map."""
         line = self._token.line
         closing = self._open(path)
         assert field.key is not None

@@ -79,7 +79,6 @@ def nearest(name: str, known: Collection[str], *, cutoff: float) -> str | None:
 
 
 def shown(path: Path) -> str:
-    """The path as text: input[0].dims."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -143,7 +142,6 @@ class ConfigField:
 
 @functools.cache
 def fields_of(message: type[TritonMessage]) -> dict[str, ConfigField]:
-    """The fields of a message by their names in the two notations."""
     hints = typing.get_type_hints(message, include_extras=True)
     return {
         field.encode_name: _field(field.encode_name, field.name, hints[field.name], _default(field))
@@ -152,7 +150,6 @@ def fields_of(message: type[TritonMessage]) -> dict[str, ConfigField]:
 
 
 def one_of_twice(message: type[TritonMessage], set_fields: Iterable[str]) -> str | None:
-    """The problem of fields of one oneof that are both set; None if there is none."""
     set_fields = set(set_fields)
     both = [name for name in message.one_of if name in set_fields]
     return f"only one of {' and '.join(both)} may be set" if len(both) > 1 else None

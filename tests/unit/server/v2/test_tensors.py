@@ -30,13 +30,13 @@ from wherry.core.values.datatypes import (
     Datatype,
     Form,
     TensorSpec,
+    bf16_to_float32,
+    float32_to_bf16,
 )
 from wherry.core.values.errors import BadModelOutput, InvalidRequest, RequestTooLarge, Unsupported
 from wherry.core.values.request import Column, ShapedRow
 from wherry.server.calls.compression import ANY_RATIO_BYTES, best_coding, compressed, decompressed
 from wherry.server.v2.element_bytes import (
-    bf16_to_float32,
-    float32_to_bf16,
     pack_bytes,
     unpack_bytes,
 )

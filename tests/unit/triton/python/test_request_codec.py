@@ -5,12 +5,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wherry.core.values.datatypes import BF16, BYTES, DATATYPES, FP32, INT32, Form, TensorSpec
+from wherry.core.values.datatypes import (
+    BF16,
+    BYTES,
+    DATATYPES,
+    FP32,
+    INT32,
+    Form,
+    TensorSpec,
+    bf16_to_float32,
+    float32_to_bf16,
+)
 from wherry.core.values.request import Column
 from wherry.triton.python.request_codec import (
-    bf16_to_float32,
     fits,
-    float32_to_bf16,
     get,
     put,
 )

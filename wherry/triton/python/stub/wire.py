@@ -170,7 +170,6 @@ class Outgoing:
         return [name, datatype, shape, IN_FILE, offset, size]
 
     def give_up(self) -> None:
-        """Free what the tensors take: the message is not sent."""
         self.close()
         assert self._arena is not None or not self.blocks
         while self.blocks:
@@ -219,7 +218,6 @@ class SlabViews:
         self._whole = np.empty(0, np.uint8)
 
     def take_released(self) -> list[int]:
-        """The offsets of the blocks that were released since the last call."""
         released = self._released
         return [released.popleft() for _ in range(len(released))] if released else []
 
@@ -259,7 +257,6 @@ class Incoming:
         self._views = views
 
     def get(self, where: int, offset: int, size: int) -> Any:
-        """The bytes of a tensor as an array of uint8."""
         if not size:
             return np.empty(0, np.uint8)
         if where == IN_SLAB and self._views is not None:
@@ -326,7 +323,6 @@ class Channel:
         self.views: SlabViews | None = None
 
     def fileno(self) -> int:
-        """The descriptor to receive from."""
         return self._source.fileno()
 
     def send(self, message: list[Any], tensors: Outgoing) -> None:
@@ -370,7 +366,6 @@ class Channel:
         return bool(self._poll.poll(0))
 
     def _use(self, size: int) -> None:
-        """Allocate a new buffer."""
         self._in = bytearray(size)
         self._view = memoryview(self._in)
 
@@ -428,7 +423,6 @@ def memory_file(name: str, size: int = 0) -> int:
 
 
 def pack_elements(elements: Any) -> bytes:
-    """The wire form of elements, which must be bytes."""
     chunks: list[bytes] = []
     for element in elements:
         chunks.append(_LENGTH.pack(len(element)))

@@ -90,7 +90,6 @@ class Worker:
     # Before it serves
 
     def open(self) -> bool:
-        """Import the model's file, and complete its configuration if requested."""
         _set_up(self._start)
         pb_utils._server = self._link
         for name in ("triton_python_backend_utils", "c_python_backend_utils"):
@@ -192,7 +191,6 @@ class Worker:
         self._link.outbox.send(["is_ready", ready])
 
     def _execute(self, message: list[Any], incoming: Any) -> None:
-        """Run the model on one list of requests and report their outcomes."""
         requests: Any = self._link.requests(message[2], incoming)
         started = perf_counter_ns()
         self._link.executing = True
@@ -227,7 +225,6 @@ class Worker:
         return [f"Failed to process the request(s) for {instance}, message: {text}", trace]
 
     def _outcomes(self, result: Any, requests: list[Any]) -> list[Any]:
-        """The outcome of each request. Raises if the model returned anything invalid."""
         if result is None:
             for request in requests:
                 request._begin_exchange()
@@ -338,8 +335,6 @@ class Worker:
 
 
 class _Loop:
-    """One event loop for all calls of the model."""
-
     def __init__(self) -> None:
         import asyncio
 
