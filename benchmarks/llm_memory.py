@@ -66,7 +66,7 @@ def body(number: int, model: str) -> tuple[dict[str, Any], int]:
         case 5:
             wanted["messages"][0]["content"] = f"{number} " + words[:100] * 2
         case 6:
-            wanted |= {"guided_regex": f"[a-c]{{1,8}}{number}"}
+            wanted |= {"structured_outputs": {"regex": f"[a-c]{{1,8}}{number}"}}
         case 7:
             wanted["messages"][0]["content"] = f"{number} " + "x" * 4000
             return wanted, 400

@@ -284,7 +284,9 @@ OPENAI: dict[str, Callable[[int], Send]] = {
         b"}}]}",
     ),
     "a large format": json_body(CHATS, "talk", ASKED + FORMAT, schema, b"}}}"),
-    "a format as a text": json_body(CHATS, "talk", ASKED + b'"guided_json":', numbers_in_a_text),
+    "a format as a text": json_body(
+        CHATS, "talk", ASKED + b'"structured_outputs":{"json":', numbers_in_a_text, b"}}"
+    ),
     "some variables of a template": some(
         names(CHATS, CHAT + SAID + b'],"chat_template_kwargs":{', b"}}")
     ),
@@ -313,9 +315,19 @@ OPENAI: dict[str, Callable[[int], Send]] = {
     ),
     "many tokens": json_parts("/v1/completions", b'{"model":"talk","prompt":[', b"65", b"]}"),
     "prompts beside choices": beside(
-        "/v1/completions", "talk", "prompt", "guided_choice", lambda nbytes: schema(nbytes)[8:-1]
+        "/v1/completions",
+        "talk",
+        "prompt",
+        "structured_outputs",
+        lambda nbytes: b'{"choice":%b}' % schema(nbytes)[8:-1],
     ),
-    "prompts beside a pattern": beside("/v1/completions", "talk", "prompt", "guided_regex", words),
+    "prompts beside a pattern": beside(
+        "/v1/completions",
+        "talk",
+        "prompt",
+        "structured_outputs",
+        lambda nbytes: b'{"regex":%b}' % words(nbytes),
+    ),
     "prompts beside a name": beside("/v1/completions", "talk", "prompt", "user", words),
     "a response to one text": json_body(RESPONSES, "talk", b'"input":', words),
     "a response with instructions": json_body(

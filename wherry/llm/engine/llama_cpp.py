@@ -81,7 +81,7 @@ class LlamaCpp(TextModel):
     engine_name = "llama.cpp"
     unsupported = (
         "min_tokens", "stop_token_ids", "include_stop", "echo", "allowed_token_ids", "bad_words",
-        "bad_words_ids", "logprob_token_ids", "report_prompt_tokens", "adapter",
+        "bad_words_ids", "report_prompt_tokens", "adapter",
         "prompt_logprobs", "thinking_budget", "truncate_prompt",
     )  # fmt: skip
     tokenizes = False

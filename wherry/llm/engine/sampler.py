@@ -55,9 +55,9 @@ class NextTokens:
         tokens, *found = [copy.tolist() for copy in self._copies]
         read = [Sampled(token) for token in tokens]
         if found:
-            named = [(tokens[row], *one.logprob_token_ids) for row, one in self._reported.items()]
+            own = [tokens[row] for row in self._reported]
             counts = [one.logprobs or 0 for one in self._reported.values()]
-            for row, report in zip(self._reported, _reports(found, named, counts), strict=True):
+            for row, report in zip(self._reported, _reports(found, own, counts), strict=True):
                 read[row] = report
         return read
 
@@ -75,13 +75,9 @@ def choose(logits: Tensor, sequences: Many[Sequence]) -> NextTokens:
     tokens = _chosen(adjusted(logits, sequences), sequences)
     copies = [tokens]
     if logprobs is not None:
-        own = tokens.index_select(0, rows).clamp_(min=0)[:, None]
-        others = [one.logprob_token_ids for one in reported.values()]
-        widest = max(map(len, others))
-        padded = [[*one, *[0] * (widest - len(one))] for one in others]
-        named = torch.cat([own, on_device(padded, own.device)], 1)
+        own = tokens.index_select(0, rows).clamp_(min=0)
         most = max(one.logprobs or 0 for one in reported.values())
-        copies += _looked_up(logprobs, named, most)
+        copies += _looked_up(logprobs, own, most)
     if logits.is_cuda:
         copies = [copy.to("cpu", non_blocking=True) for copy in copies]
     return NextTokens(tokens, reported, copies, end_of(logits.device))
@@ -95,10 +91,10 @@ def prompt_report(logits: Tensor, tokens: Many[int], alternatives: int) -> list[
     for first in range(0, len(tokens), ROWS):
         some = tokens[first : first + ROWS]
         logprobs = logits[first : first + len(some)].float().log_softmax(-1)
-        looked_up = _looked_up(logprobs, on_device(some, logprobs.device)[:, None], alternatives)
-        ranks = ((logprobs > looked_up[-1]).sum(-1) + 1).tolist()
+        looked_up = _looked_up(logprobs, on_device(some, logprobs.device), alternatives)
+        ranks = ((logprobs > looked_up[-1][:, None]).sum(-1) + 1).tolist()
         read = [tensor.tolist() for tensor in looked_up]
-        reports = _reports(read, [(one,) for one in some], [alternatives] * len(some))
+        reports = _reports(read, some, [alternatives] * len(some))
         found += [replace(one, rank=rank) for one, rank in zip(reports, ranks, strict=True)]
     return found
 
@@ -199,21 +195,20 @@ def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:
     return places.clamp_(max=probabilities.shape[1] - 1)
 
 
-def _looked_up(logprobs: Tensor, named: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+def _looked_up(logprobs: Tensor, own: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """The log probabilities and the tokens of the `most` probable of each row, and the log
-    probabilities of its `named` tokens."""
+    probability of its own token."""
     values, tokens = logprobs.topk(most)
-    return values, tokens, logprobs.gather(1, named)
+    return values, tokens, logprobs.gather(1, own[:, None])[:, 0]
 
 
-def _reports(looked_up: Many[Any], named: Many[Many[int]], counts: Many[int]) -> Iterator[Sampled]:
-    """The log probabilities of each row's first named token, and of the others that are named or,
-    if none is, of so many alternatives, from the lists of what was looked up."""
-    values, tokens, own = looked_up
-    for row, (names, count) in enumerate(zip(named, counts, strict=True)):
+def _reports(looked_up: Many[Any], own: Many[int], counts: Many[int]) -> Iterator[Sampled]:
+    """The log probabilities of each row's own token, and of so many alternatives, from the lists of
+    what was looked up."""
+    values, tokens, chosen = looked_up
+    for row, (token, count) in enumerate(zip(own, counts, strict=True)):
         best = zip(tokens[row][:count], values[row][:count], strict=True)
-        reported = dict(zip(names, own[row], strict=False)).items() if len(names) > 1 else best
-        yield Sampled(names[0], own[row][0], tuple(reported))
+        yield Sampled(token, chosen[row], tuple(best))
 
 
 #: Some tokens of a row.

@@ -30,7 +30,6 @@ Alternatives = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
 #: The most tokens in each list of them.
 TOKEN_LISTS: Final = {
     "stop_token_ids": MOST_TOKENS_NAMED,
-    "logprob_token_ids": MAX_LOGPROBS,
     "allowed_token_ids": MOST_TOKENS_ALLOWED,
 }
 
@@ -99,8 +98,6 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     logit_bias: dict[int, float] = {}
     #: Report log probabilities: of each token and of this many alternatives; None: none.
     logprobs: Alternatives | None = None
-    #: Tokens that `logprobs` reports instead of the most probable ones.
-    logprob_token_ids: tuple[int, ...] = ()
     #: `logprobs` of the prompt's tokens.
     prompt_logprobs: Alternatives | None = None
     #: Report the tokens of the prompt.
@@ -306,7 +303,7 @@ def bounded(model: str, sampling: Sampling, prompt_tokens: int = 0) -> Sampling:
     if sampling.prompt_logprobs is not None:
         fixed = prompt_tokens * (1 + sampling.prompt_logprobs)
     if sampling.logprobs is not None:
-        each = sampling.n * (1 + max(sampling.logprobs, len(sampling.logprob_token_ids)))
+        each = sampling.n * (1 + sampling.logprobs)
         fixed += prompt_tokens * each if sampling.echo else 0
     most = (MOST_LOGPROBS - fixed) // (each or 1)
     free = sampling.max_tokens is None or sampling.clip_max_tokens

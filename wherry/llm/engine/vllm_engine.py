@@ -98,7 +98,7 @@ class VLLM(TextModel):
 
     engine_name = "vLLM"
     unsupported = (
-        "echo", "bad_words_ids", "logprob_token_ids", "prompt_logprobs", "report_prompt_tokens",
+        "echo", "bad_words_ids", "prompt_logprobs", "report_prompt_tokens",
     )  # fmt: skip
 
     def __init__(

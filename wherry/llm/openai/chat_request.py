@@ -280,9 +280,8 @@ class ChatRequest(Request):
         for most in (self.max_tokens, self.max_completion_tokens):
             if most is not None:
                 sampling["max_tokens"] = most
-        for name in ("top_logprobs", "logprob_token_ids"):
-            if getattr(self, name) and not self.logprobs:
-                raise BadField(name, "it needs logprobs: true")
+        if self.top_logprobs and not self.logprobs:
+            raise BadField("top_logprobs", "it needs logprobs: true")
         if self.logprobs:
             sampling["logprobs"] = self.top_logprobs or 0
         if self.add_special_tokens:  # the chat template has them, most often

@@ -56,8 +56,6 @@ class CompletionRequest(Request):
         return prompts
 
     def sampling(self) -> dict[str, Any]:
-        if self.logprob_token_ids is not None and self.logprobs is None:
-            raise BadField("logprob_token_ids", "it needs logprobs")
         sampling = self.parameters()
         if self.add_special_tokens is False:
             sampling["add_special_tokens"] = False

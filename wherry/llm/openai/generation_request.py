@@ -125,29 +125,23 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return {"json_object": True}
 
 
-Choices = Annotated[list[str], msgspec.Meta(min_length=1)]
-
-#: vLLM's words for what an answer must look like, and the engine's.
-FORMS: Final = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
-
-
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The form that the answer must have, in vLLM's field."""
 
     json: dict[str, Any] | str | None = None
     regex: str | None = None
-    choice: Choices | None = None
+    choice: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
     grammar: str | None = None
     json_object: bool | None = None
 
     def constraint(self) -> dict[str, Any]:
         where = "structured_outputs"
         values = {name: getattr(self, name) for name in self.__struct_fields__}
-        value = {FORMS.get(n, n): v for n, v in values.items() if v not in (None, False)}
+        value = {name: value for name, value in values.items() if value not in (None, False)}
         if len(value) != 1:
             raise BadField(where, f"give exactly one of {', '.join(self.__struct_fields__)}")
-        if "json_schema" in value:
-            return {"json_schema": schema_of(value["json_schema"], f"{where}.json")}
+        if "json" in value:  # the engine's word is another
+            return {"json_schema": schema_of(value["json"], f"{where}.json")}
         return value
 
 
@@ -167,7 +161,7 @@ def schema_of(value: Any, where: str) -> dict[str, Any]:
 SAME: Final = (
     "n", "temperature", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "logit_bias", "min_tokens", "stop_token_ids", "allowed_token_ids",
-    "bad_words", "logprob_token_ids", "ignore_eos", "skip_special_tokens", "prompt_logprobs",
+    "bad_words", "ignore_eos", "skip_special_tokens", "prompt_logprobs",
     "truncation_side", "cache_salt",
 )  # fmt: skip
 #: Fields that the engine calls by another name.
@@ -192,6 +186,11 @@ OF_GENERATIONS: Final = {
     "vllm_xargs": NotDone(({},)),
     "prompt_embeds": NotDone(([], "")),
     "guided_whitespace_pattern": NotDone(),
+    **{
+        f"guided_{form}": NotDone(use=f"structured_outputs.{form}")
+        for form in ("json", "regex", "choice", "grammar")
+    },
+    "logprob_token_ids": NotDone(([],), use="top_logprobs"),
     "return_tokens_as_token_ids": NotDone((False,), use="return_token_ids"),
 }
 
@@ -254,8 +253,6 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     truncation_side: Literal["left", "right"] | None = None
     #: Alternatives for each token of the prompt; not in a stream.
     prompt_logprobs: Alternatives | None = None
-    #: With `logprobs`: up to 20 tokens that are reported in place of the most probable ones.
-    logprob_token_ids: NamedTokens | None = None
     return_token_ids: bool | None = None
     #: Cached prefixes are shared only with requests of the same salt.
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
@@ -265,12 +262,8 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     priority: Whole | None = None
     #: Structured output in OpenAI's format.
     response_format: ResponseFormat | None = None
-    #: Structured output in vLLM's format; its older fields follow.
+    #: Structured output in vLLM's format.
     structured_outputs: StructuredOutputs | None = None
-    guided_json: dict[str, Any] | str | None = None
-    guided_regex: str | None = None
-    guided_choice: Choices | None = None
-    guided_grammar: str | None = None
 
     # Accepted: they say nothing about the answer.
     user: msgspec.Raw = msgspec.Raw()
@@ -329,11 +322,6 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             yield "response_format", constraint
         if self.structured_outputs is not None:
             yield "structured_outputs", self.structured_outputs.constraint()
-        for form, name in FORMS.items():
-            value = getattr(self, f"guided_{form}")
-            if value is not None:
-                value = schema_of(value, f"guided_{form}") if form == "json" else value
-                yield f"guided_{form}", {name: value}
         if call is not None:
             yield call
 

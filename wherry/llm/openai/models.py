@@ -5,10 +5,15 @@ Names decide only between inputs that are alike.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar, get_args
+from datetime import UTC, datetime
+from typing import Final, Literal, TypeVar, get_args
 from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import msgspec
+from msgspec.structs import replace
 
 from wherry.core.api import (
     Form,
@@ -149,16 +154,21 @@ CHAT_INPUTS: Final = frozenset(
 CONTEXT_TIMEOUT: Final = 2.0
 
 
-class ModelName(NamedTuple):
-    """A name that a request may have as its `model`."""
+class OpenAIModel(msgspec.Struct, kw_only=True):
+    """A model or a variant, in OpenAI's words and in Anthropic's."""
 
-    name: str
-    #: What the model's files are called, and which model it is a variant of, where that is another.
-    root: str | None = None
-    parent: str | None = None
-    #: The most tokens of a prompt and its answer, where the model tells.
-    context_tokens: int | None = None
-    #: What it can do, as names of `ABLE`.
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: Literal["wherry"] = "wherry"
+    type: Literal["model"] = "model"
+    display_name: str
+    created_at: datetime
+    root: str | msgspec.UnsetType = msgspec.UNSET
+    parent: str | msgspec.UnsetType = msgspec.UNSET
+    #: The most tokens of a prompt and its answer, where the model says it.
+    max_model_len: int | msgspec.UnsetType = msgspec.UNSET
+    #: Which of these routes it is for: chat, completions, embeddings and so on.
     abilities: tuple[str, ...] = ()
 
 
@@ -168,6 +178,7 @@ class AbleModels:
     def __init__(self, entry: HttpEntry) -> None:
         self.entry = entry
         self._runtime = entry.runtime
+        self._created = int(time.time())
         #: As the models were at a generation: whether one has an ability, and which one of a name
         #: has. Not kept alive: an unloaded model must give its memory back.
         self._generation = -1
@@ -220,28 +231,43 @@ class AbleModels:
     def names(self, ability: str | None = None) -> list[str]:
         return sorted({m.name for m in self._with(ability)})
 
-    def listed(self) -> list[ModelName]:
+    def listed(self) -> list[OpenAIModel]:
         """Those with any ability, then their variants. Blocks: may read files and ask models."""
         models = sorted(self._with(None), key=lambda model: model.name)
-        known = [(m, self._context(m), tuple(sorted(abilities(m)))) for m in models]
+        known = [(model, self._described(model)) for model in models]
         named = [
-            ModelName(name, None if name == m.name else m.name, None, context, able)
-            for m, context, able in known
+            one if name == m.name else replace(one, id=name, display_name=name, root=m.name)
+            for m, one in known
             for name in _names_of(m)
         ]
         variants = [
-            ModelName(name, name, m.reported_name(), context, able)
-            for m, context, able in known
+            replace(one, id=name, display_name=name, root=name, parent=m.reported_name())
+            for m, one in known
             for name in m.model.variants()
         ]
-        return named + sorted(variants)
+        return named + sorted(variants, key=lambda variant: variant.id)
 
-    def _context(self, loaded: LoadedModel) -> int | None:
+    def one_listed(self, name: str) -> OpenAIModel:
+        """The one of this name, or of this own name. UnknownModel. Blocks, as `listed`."""
+        found = next((one for one in self.listed() if one.id == name), None)
+        return found or self._described(self.named(name, variants=False))
+
+    def _described(self, loaded: LoadedModel) -> OpenAIModel:
+        return OpenAIModel(
+            id=loaded.name,
+            created=self._created,
+            display_name=loaded.name,
+            created_at=datetime.fromtimestamp(self._created, UTC),
+            max_model_len=self._context(loaded),
+            abilities=tuple(sorted(abilities(loaded))),
+        )
+
+    def _context(self, loaded: LoadedModel) -> int | msgspec.UnsetType:
         """The most tokens that a model takes, which is asked once, by the tokens of a text."""
         if known := self._contexts.get(loaded) or getattr(loaded.model, "context_tokens", None):
             return int(known)
         if not _has_tokens(loaded):
-            return None
+            return msgspec.UNSET
         try:
             columns = loaded.row_columns((), {"prompt": "a", "task": "tokenize"})
             context_answer = next(
@@ -251,7 +277,7 @@ class AbleModels:
                 context_answer.outputs["usage"][0]["context_tokens"]
             )
         except Exception:  # noqa: BLE001 - of any model: one without an answer is listed without
-            return None
+            return msgspec.UNSET
         return found
 
     def _with(self, ability: str | None) -> list[LoadedModel]:

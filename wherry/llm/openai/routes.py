@@ -7,8 +7,7 @@ what it has inputs for, and is refused otherwise.
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
@@ -19,7 +18,7 @@ from wherry.llm.openai.chat_request import ChatRequest
 from wherry.llm.openai.completions import CompletionRequest, TextAnswer, TextCompletion
 from wherry.llm.openai.errors import UnknownRoute, fail
 from wherry.llm.openai.generation import generation_route
-from wherry.llm.openai.models import ABLE, AbleModels, ModelName
+from wherry.llm.openai.models import ABLE, AbleModels, OpenAIModel
 from wherry.llm.openai.response_routes import ResponseRoutes
 from wherry.llm.openai.task_routes import task_routes
 from wherry.llm.openai.tokens import (
@@ -41,24 +40,6 @@ from wherry.server.api import (
 )
 
 MODELS: Final = "/v1/models"
-
-
-class OpenAIModel(msgspec.Struct, kw_only=True):
-    """A model or a variant, in OpenAI's words and in Anthropic's."""
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: Literal["wherry"]
-    type: Literal["model"]
-    display_name: str
-    created_at: datetime
-    root: str | msgspec.UnsetType = msgspec.UNSET
-    parent: str | msgspec.UnsetType = msgspec.UNSET
-    #: The most tokens of a prompt and its answer, where the model says it.
-    max_model_len: int | msgspec.UnsetType = msgspec.UNSET
-    #: Which of these routes it is for: chat, completions, embeddings and so on.
-    abilities: tuple[str, ...] = ()
 
 
 class OpenAIModels(msgspec.Struct, kw_only=True):
@@ -85,7 +66,6 @@ class OpenAI:
         self._entry = entry
         self._models = AbleModels(entry)
         self._responses = ResponseRoutes(self._models)
-        self._created = int(time.time())
 
     def routes(self) -> dict[str, Route]:
         version = {"GET": tells("The server's version", VersionText)}
@@ -141,41 +121,21 @@ class OpenAI:
     # Models. A variant's files may come and go: looking for them is for another thread.
 
     def _list(self, exchange: Exchange) -> None:
-        def tell(found: list[ModelName]) -> None:
-            data = [self._described(each) for each in found]
-            first, last = (data[0].id, data[-1].id) if data else (None, None)
+        def tell(found: list[OpenAIModel]) -> None:
+            first, last = (found[0].id, found[-1].id) if found else (None, None)
             body = OpenAIModels(
-                object="list", data=data, has_more=False, first_id=first, last_id=last
+                object="list", data=found, has_more=False, first_id=first, last_id=last
             )
             respond(exchange, msgspec.json.encode(body))
 
         self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
 
     def _show(self, name: str, exchange: Exchange) -> None:
-        def tell(found: list[ModelName]) -> None:
-            one = next((each for each in found if each.name == name), None)
-            if one is None:
-                own = self._models.named(name, variants=False).name
-                known = next((each for each in found if each.root == own), ModelName(own))
-                one = ModelName(own, None, None, known.context_tokens, known.abilities)
-            respond(exchange, msgspec.json.encode(self._described(one)))
+        def tell(one: OpenAIModel) -> None:
+            respond(exchange, msgspec.json.encode(one))
 
-        self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
-
-    def _described(self, one: ModelName) -> OpenAIModel:
-        return OpenAIModel(
-            id=one.name,
-            object="model",
-            owned_by="wherry",
-            type="model",
-            created=self._created,
-            display_name=one.name,
-            created_at=datetime.fromtimestamp(self._created, UTC),
-            root=msgspec.UNSET if one.root is None else one.root,
-            parent=msgspec.UNSET if one.parent is None else one.parent,
-            max_model_len=msgspec.UNSET if one.context_tokens is None else one.context_tokens,
-            abilities=one.abilities,
-        )
+        look = partial(self._models.one_listed, name)
+        self._entry.off_loop(exchange, look, tell, fail, reads=False)
 
     # The server
 

@@ -157,7 +157,7 @@ def of_size(size: int) -> dict[str, dict[str, Any]]:
         "bad words": {"bad_words_ids": (*((one,) for one in many), *((7, one) for one in many))},
         "long bad words": {"bad_words_ids": tuple((7,) * one + (9,) for one in many)},
         "early": {"min_tokens": 5000, "stop_token_ids": many},
-        "reported": {"logprobs": 20, "logprob_token_ids": many[:20]},
+        "reported": {"logprobs": 20},
         "penalised": {
             "repetition_penalty": 1.2, "presence_penalty": 0.4, "frequency_penalty": 0.1
         },

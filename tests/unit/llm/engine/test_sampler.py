@@ -299,15 +299,6 @@ def test_top_p_is_of_what_a_large_top_k_leaves() -> None:
     assert len(drawn(logits, top_k=count, top_p=0.5)) <= count // 2 + 1
 
 
-def test_log_probabilities_may_be_of_tokens_that_are_named() -> None:
-    one = sequence(temperature=0.0, logprobs=3, logprob_token_ids=(7, 9))
-    said = sample(LOGITS[None], [one])[0]
-    model = LOGITS.log_softmax(-1)
-    assert dict(said.alternatives) == pytest.approx(
-        {token: float(model[token]) for token in (said.token, 7, 9)}
-    )
-
-
 def test_a_prompts_token_has_its_rank() -> None:
     ranks = [one.rank for one in prompt_report(LOGITS.expand(40, -1), range(40), 0)]
     assert sorted(ranks) == list(range(1, 41))
@@ -323,7 +314,6 @@ def test_a_prompts_token_has_its_rank() -> None:
         ("bad_words_ids", ((1, 99),)),
         ("bad_words", ("",)),
         ("bad_words", ("x" * 1025,)),
-        ("logprob_token_ids", tuple(range(21))),
         ("truncate_prompt", -1),
     ],
 )

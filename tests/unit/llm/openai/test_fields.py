@@ -114,7 +114,8 @@ def test_fields_that_say_nothing_about_the_answer_are_accepted() -> None:
         ({"logit_bias": {"\u0663": 1}}, "logit_bias", "its keys: expected int"),
         ({"stop_token_ids": [2**64]}, "stop_token_ids[0]", "expected int <="),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "expected int <= 20"),
-        ({"guided_choice": []}, "guided_choice", "length >= 1"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "length >= 1"),
+        ({"guided_choice": ["a"]}, "guided_choice", "send structured_outputs.choice instead"),
     ],
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], field: str, problem: str) -> None:
@@ -157,9 +158,8 @@ def test_json_in_a_text_is_not_deeper_than_any(depth: int, opens: str) -> None:
     called = {"id": "c", "type": "function", "function": {"name": "f", "arguments": deep}}
     said: list[dict[str, Any]] = [*HELLO, {"role": "assistant", "tool_calls": [called]}]
     assert conversation(said)[1]["tool_calls"][0]["function"]["arguments"] == deep  # no object
-    for fields in ({"guided_json": deep}, {"structured_outputs": {"json": deep}}):
-        with pytest.raises(BadField, match=r"nested more than 100 deep"):
-            chat(**fields).call()
+    with pytest.raises(BadField, match=r"nested more than 100 deep"):
+        chat(structured_outputs={"json": deep}).call()
     called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": deep}
     asked = decoded(msgspec.json.encode({"input": [called]}), ResponsesRequest)
     assert asked.chat().messages[0]["tool_calls"][0]["function"]["arguments"] == deep
@@ -230,8 +230,7 @@ def test_what_is_not_done_may_ask_for_nothing() -> None:
         ({"structured_outputs": {"json": '{"enum": [1]}'}}, {"json_schema": {"enum": [1]}}),
         ({"structured_outputs": {"choice": ["a"]}}, {"choice": ["a"]}),
         ({"structured_outputs": {"json_object": True}}, {"json_object": True}),
-        ({"guided_json": '{"enum": [1]}'}, {"json_schema": {"enum": [1]}}),
-        ({"guided_regex": "a+", "guided_json": None}, {"regex": "a+"}),
+        ({"structured_outputs": {"regex": "a+", "json": None}}, {"regex": "a+"}),
         ({"response_format": {"type": "json_object"}}, {"json_object": True}),
         (
             {"response_format": {"type": "json_object", "schema": {"enum": [1]}}},
@@ -257,8 +256,7 @@ def test_the_form_of_an_answer_goes_by_many_names(
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs"),
         ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
-        ({"guided_json": "[]"}, "guided_json"),
-        ({"guided_json": {"a": 1}, "response_format": {"type": "json_object"}}, "guided_json"),
+        ({"structured_outputs": {"json": "[]"}}, "structured_outputs.json"),
     ],
 )
 def test_a_form_that_is_none_is_refused(fields: dict[str, Any], field: str) -> None:
@@ -553,8 +551,7 @@ TIME = {"type": "function", "function": {"name": "time"}}
             {"response_format": {"type": "json_schema", "json_schema": {"schema": CITY}}},
             {"json_schema": CITY},
         ),
-        ({"guided_regex": "a+"}, {"regex": "a+"}),
-        ({"guided_choice": ["yes", "no"]}, {"choice": ["yes", "no"]}),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, {"choice": ["yes", "no"]}),
         ({"tools": [WEATHER], "tool_choice": "auto"}, None),
     ],
 )
@@ -576,7 +573,7 @@ def test_an_answer_that_must_call_has_no_text_to_be_of_a_format() -> None:
     )
     assert may["constraint"] == {"json_schema": {"type": "integer"}}
     with pytest.raises(BadField, match="different answers"):
-        chat(**forced, guided_regex="a").call()
+        chat(**forced, structured_outputs={"regex": "a"}).call()
 
 
 def test_a_tool_that_must_be_called_leaves_no_other_answer() -> None:
@@ -666,8 +663,10 @@ def test_definitions_of_a_tools_arguments_stay_its_own() -> None:
             "tool_choice",
         ),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
-        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
-        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "structured_outputs",
+        ),
     ],
 )
 def test_constraints_that_cannot_be_met_are_refused(fields: dict[str, Any], field: str) -> None:
