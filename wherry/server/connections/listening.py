@@ -129,9 +129,6 @@ HANDSHAKES: Final = 0.05
 BACKLOG: Final = 2048
 
 
-def _nothing() -> None: ...
-
-
 class Listening:
     """The sockets of one listener, and the connections accepted from them.
 
@@ -200,7 +197,7 @@ class Listening:
         last_call: float = 0.0,
         *,
         accept_until: float = 0.0,
-        no_more_come: Callable[[], None] = _nothing,
+        no_more_come: Callable[[], None] | None = None,
     ) -> None:
         """Finish the requests that have arrived and close; then cut off what is left.
 
@@ -224,7 +221,8 @@ class Listening:
                     async with asyncio.timeout(last_call):
                         await self._connections.all_closed()
                 await self._close(HANDSHAKES if begun else 0.0)
-                no_more_come()
+                if no_more_come is not None:
+                    no_more_come()
                 await self._connections.all_closed()
         await self._close(0.0)
         await self.end()

@@ -189,6 +189,14 @@ class OpenConnections(Generic[C]):
             cut_off(one, "requests that it does not end need more memory than max_received_bytes")
         return self.holdings.received.is_full(connection)
 
+    @property
+    def too_many_text(self) -> str:
+        """Why a new connection may ask about health alone."""
+        return (
+            f"the server has its limit of {self.limits.max_connections} connections, and none of"
+            " them is idle; retry later, or raise max_connections"
+        )
+
     def report(self, connection: C, message: str, error: BaseException) -> None:
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"{connection!r}: {message}", "exception": error}

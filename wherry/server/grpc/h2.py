@@ -323,12 +323,7 @@ class Connection(asyncio.BufferedProtocol):
         shared = self._shared
         too_many = len(shared.open) > shared.limits.max_connections
         if too_many and path not in shared.serving.application.vital:
-            raise heads.refusal(
-                "UNAVAILABLE",
-                f"the server has its limit of {shared.limits.max_connections} connections, and none"
-                " of them is idle; retry later, or raise max_connections",
-                SOON,
-            )
+            raise heads.refusal("UNAVAILABLE", shared.too_many_text, SOON)
 
     def check(self, now: float) -> None:
         limits, sender = self._shared.limits, self._sender

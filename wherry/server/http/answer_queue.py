@@ -34,11 +34,8 @@ class AnswerQueue:
     """
 
     __slots__ = (
-        "_call_soon",
         "_early_bytes",
         "_has_much",
-        "_held",
-        "_held_bytes",
         "_is_over_limit",
         "_note_unsent",
         "_transport",
@@ -54,14 +51,10 @@ class AnswerQueue:
         transport: asyncio.Transport,
         max_pipelined: int,
         note_unsent: Callable[[int], bool],
-        call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
         """`note_unsent` is told how many bytes the client has not taken, and says whether these
-        are more than one client may hold. `call_soon` is the loop's."""
+        are more than one client may hold."""
         self._transport = transport
-        self._call_soon = call_soon
-        self._held: list[Buffer] = []  # written with what follows in this turn of the loop
-        self._held_bytes = 0
         self._write_gathered = gathered_write(transport)
         #: Answers that may be owed before no more requests should be taken.
         self.max_pipelined = max_pipelined
@@ -87,7 +80,7 @@ class AnswerQueue:
     @property
     def unsent_bytes(self) -> int:
         """The bytes that were written and that the kernel has not taken."""
-        return self._transport.get_write_buffer_size() + self._held_bytes
+        return self._transport.get_write_buffer_size()
 
     @property
     def sent_bytes(self) -> int:
@@ -95,10 +88,6 @@ class AnswerQueue:
         return self._written_bytes - self.unsent_bytes
 
     def write(self, data: bytes) -> None:
-        """Write now, behind what `write_soon` was given."""
-        if self._held:
-            self.write_buffers((data,))
-            return
         self._written_bytes += len(data)
         self._transport.write(data)
         if self.writing_paused:
@@ -106,27 +95,9 @@ class AnswerQueue:
 
     def write_buffers(self, buffers: Sequence[Buffer]) -> None:
         self._written_bytes += total_bytes(buffers)
-        if self._held:
-            buffers = (*self._held, *buffers)
-            self._held, self._held_bytes = [], 0
         self._write_gathered(buffers)
         if self.writing_paused:
             self.count_unsent()
-
-    def write_soon(self, data: Buffer) -> None:
-        """Write together with what else is written in this turn of the loop."""
-        if not self._held:
-            self._call_soon(self.flush)
-        nbytes = data.nbytes if isinstance(data, memoryview) else len(data)
-        self._held.append(data)
-        self._held_bytes += nbytes
-        self._written_bytes += nbytes
-        if self._held_bytes > JOINED_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._held:
-            self.write_buffers(())
 
     def keep(self, nbytes: int) -> bool:
         """Count bytes of answers that wait for their turn (below 0: they wait no longer). Return
@@ -160,23 +131,14 @@ class AnswerQueue:
             if rest:
                 exchange.keep((rest,))
             return
-        if len(exchanges) == 1:
-            if not rest:
-                pass
-            elif self._held or self.writing_paused:
-                self.write(rest)
-            else:
-                self._written_bytes += len(rest)
-                self._transport.write(rest)
-            exchanges.clear()
-            return
-        if rest:
-            self.write_soon(rest)
+        if rest:  # as `write` does, without a call
+            self._written_bytes += len(rest)
+            self._transport.write(rest)
+            if self.writing_paused:
+                self.count_unsent()
         exchanges.popleft()
         while exchanges and exchanges[0].take_turn():
             exchanges.popleft()
-        if not exchanges:
-            self.flush()
 
     def drop_behind(self, exchange: PipelinedExchange) -> None:
         while self.exchanges[-1] is not exchange:
@@ -188,7 +150,6 @@ class AnswerQueue:
 
     def close(self) -> None:
         self.client_left()
-        self._held, self._held_bytes = [], 0
         self._note_unsent = _uncounted
 
 
@@ -323,10 +284,11 @@ class PipelinedExchange(Exchange):
         early, self._early = self._early, None
         if early:
             self._keep(-total_bytes(early))
-            for data in early:
-                self._connection.answers.write_soon(data)
-            self.drained()
-        return self._phase is ANSWERED
+            self._connection.answers.write_buffers(early)
+        is_all = self._phase is ANSWERED
+        if early:
+            self.drained()  # which may end it: then it has taken itself out of the queue
+        return is_all
 
     def refusal(self, status: int, message: str) -> bytes:
         return self._connection.refusal_form(self.request.path, status, message)

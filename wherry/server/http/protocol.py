@@ -85,11 +85,7 @@ class HttpConnections(OpenConnections["HttpConnection"]):
         if exchange.request.path in self._vital:
             self.application(exchange)
             return
-        text = (
-            f"the server has its limit of {self.limits.max_connections} connections, and none of"
-            " them is idle; retry later, or raise max_connections"
-        )
-        exchange.respond(503, exchange.refusal(503, text), headers=[SOON])
+        exchange.respond(503, exchange.refusal(503, self.too_many_text), headers=[SOON])
 
     def drain(self, last_call: float) -> None:
         """Say `Connection: close` in the answer to the last request that has arrived; close a
@@ -152,8 +148,7 @@ class HttpConnection(asyncio.Protocol):
             shared.rules, self._arrived, peer, shared.heads, shared.buffers
         )
         note_unsent = partial(shared.note_unsent, self)
-        call_soon = asyncio.get_running_loop().call_soon
-        self.answers = AnswerQueue(transport, limits.max_pipelined, note_unsent, call_soon)
+        self.answers = AnswerQueue(transport, limits.max_pipelined, note_unsent)
         self.intake = Intake(transport, self._reader, self.answers, shared.turns, self._parse)
         self.regulate = self.intake.regulate
         self._closing = LingeringClose(transport, limits.max_body_bytes)
@@ -183,7 +178,6 @@ class HttpConnection(asyncio.Protocol):
         """Answer what has come in full, if the client has closed its sending half alone. One that
         has left is found out; and taken to have left if an answer has begun, or over TLS, which
         has no half."""
-        self.answers.flush()
         if self._half_closed is None:
             exchanges = self.answers.exchanges
             waits = bool(self.intake.pending if not exchanges else not exchanges[0].has_begun)

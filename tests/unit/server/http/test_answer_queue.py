@@ -16,7 +16,7 @@ class Conversation:
     ends: bool = False
 
     def __post_init__(self) -> None:
-        self.answers = AnswerQueue(self.transport, 2, lambda unsent: False, lambda flush: flush())
+        self.answers = AnswerQueue(self.transport, 2, lambda unsent: False)
         self.usual_lines = FirstLines()
         self.refusal_form = plain_form
 
@@ -58,3 +58,15 @@ def test_an_application_that_fails_within_a_stream_ends_the_connection() -> None
     exchange.start(200)
     exchange.give_up()
     assert connection.transport.is_closing()
+
+
+def test_a_stream_that_ends_as_its_turn_comes_takes_no_other_answer_with_it() -> None:
+    connection = Conversation()
+    first, stream, third, last = (connection.ask() for _ in range(4))
+    stream.start(200)
+    stream.send(b"piece")
+    stream.on_drain = stream.finish
+    third.respond(200, b"third")
+    first.respond(200, b"first")
+    assert list(connection.answers.exchanges) == [last]
+    assert bytes(connection.transport.written).endswith(b"third")

@@ -28,13 +28,11 @@ class Wire(asyncio.Transport):
     def __init__(self, connection: HttpConnection) -> None:
         super().__init__()
         self.written = bytearray()
-        self.writes = 0
         self.reading = True
         self.connection: HttpConnection | None = connection
         self.protocol: asyncio.BaseProtocol = connection
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.writes += 1
         self.written += data
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
@@ -259,38 +257,3 @@ def test_no_damaged_request_harms_the_connection(seed: int) -> None:
         asyncio.run(check_and_release(bytes(data), seed))
     finally:
         gc.enable()
-
-
-def test_an_answer_that_waits_for_the_end_of_the_turn_is_written_before_the_client_is_gone() -> (
-    None
-):
-    async def main() -> None:
-        exchanges: list[Exchange] = []
-        connection = HttpConnection(HttpConnections(exchanges.append, LIMITS))
-        wire = Wire(connection)
-        connection.connection_made(wire)
-        connection.data_received(2 * head(b"GET", 0))
-        answer(exchanges[0])
-        assert not wire.written
-        connection.eof_received()
-        assert statuses(bytes(wire.written)) == [200]
-        wire.close()
-
-    asyncio.run(main())
-
-
-def test_pipelined_answers_of_one_turn_leave_in_one_write() -> None:
-    async def main() -> None:
-        exchanges: list[Exchange] = []
-        connection = HttpConnection(HttpConnections(exchanges.append, LIMITS))
-        wire = Wire(connection)
-        connection.connection_made(wire)
-        connection.data_received(4 * head(b"GET", 0))
-        for exchange in exchanges[:3]:
-            answer(exchange)
-        assert wire.writes == 0
-        await asyncio.sleep(0)
-        assert (wire.writes, statuses(bytes(wire.written))) == (1, 3 * [200])
-        wire.close()
-
-    asyncio.run(main())

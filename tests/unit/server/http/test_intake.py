@@ -21,7 +21,7 @@ class Door:
         self.paths: list[str] = []
         self.transport = MemoryTransport()
         self.reader = RequestReader(RequestRules(Limits()), self._deliver)
-        self.answers = AnswerQueue(self.transport, 16, lambda unsent: False, lambda flush: flush())
+        self.answers = AnswerQueue(self.transport, 16, lambda unsent: False)
         self.intake = Intake(
             self.transport, self.reader, self.answers, turns or Turns(), self.reader.feed
         )

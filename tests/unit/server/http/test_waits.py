@@ -48,7 +48,7 @@ class Parts:
     def __init__(self) -> None:
         self.transport = MemoryTransport()
         self.reader = RequestReader(RequestRules(Limits()), self._deliver)
-        self.answers = AnswerQueue(self.transport, 16, lambda unsent: False, lambda flush: flush())
+        self.answers = AnswerQueue(self.transport, 16, lambda unsent: False)
         self.intake = Intake(self.transport, self.reader, self.answers, Turns(), self.reader.feed)
         self.waits = Waits(self.transport, self.reader, self.answers, self.intake, 0.0)
 
