@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy.typing as npt
@@ -48,10 +49,10 @@ MAX_MESSAGES: Final = 1024
 LIGHT_FIELDS: Final = 128
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Enum:
-    def __init__(self, name: str, numbers: Mapping[str, int]) -> None:
-        self.name = name
-        self.numbers = dict(numbers)
+    name: str
+    numbers: Mapping[str, int]
 
 
 class Field:

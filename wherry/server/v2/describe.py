@@ -172,10 +172,11 @@ class AllStatistics(ExactAnswer):
 def metadata(runtime: Runtime, loaded: LoadedModel, version: str | None) -> ModelMetadata:
     """The metadata of a model; `version` is the one that the client named, if it did."""
     every = [loaded] if version else all_versions(runtime, loaded.name)
+    triton = _triton(loaded)
     return ModelMetadata(
         name=loaded.name,
         versions=[one.version for one in every],
-        platform=_platform(loaded),
+        platform="python" if triton is None else platform_of(triton) or triton.backend,
         inputs=[TensorMetadata(**_tensor(loaded, spec)) for spec in loaded.signature.inputs],
         outputs=[TensorMetadata(**_tensor(loaded, spec)) for spec in loaded.signature.outputs],
     )
@@ -311,11 +312,6 @@ def model_stats(runtime: Runtime, name: str = "", version: str | None = None) ->
 
 def _triton(loaded: LoadedModel) -> TritonConfig | None:
     return loaded.model.triton if isinstance(loaded.model, RepositoryModel) else None
-
-
-def _platform(loaded: LoadedModel) -> str:
-    triton = _triton(loaded)
-    return "python" if triton is None else platform_of(triton) or triton.backend
 
 
 def _tensor(loaded: LoadedModel, spec: TensorSpec) -> Json:

@@ -149,10 +149,6 @@ class SharedMemory:
                 raise RegionNotFound(f"Unable to find system shared memory region: '{name}'")
             return [self._regions[name][0]]
 
-    def has(self, name: str) -> bool:
-        with self._lock:
-            return name in self._regions
-
     def window(self, name: str, offset: int, byte_size: int, what: str) -> Window:
         """Part of a region, from `offset` within it; `what` begins the errors ("input 'x'")."""
         self._check_allowed(what)

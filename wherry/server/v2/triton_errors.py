@@ -5,13 +5,10 @@ By the error's class and tag. What is answered, and what is refused, is the same
 
 from __future__ import annotations
 
-from typing import Final
-
 from wherry.core.api import Tag, WherryError
 from wherry.server.calls.client_text import text_for_clients
 from wherry.server.http.exchange import JSON, Body, Exchange, Headers, PassedOn
-
-TEXT: Final = "text/plain"
+from wherry.server.http.route import TEXT
 
 
 def sentence_of(error: WherryError) -> str:

@@ -202,19 +202,15 @@ class HttpEntry(Entry):
         exchange.on_disconnect = stop
 
     def members(self, exchange: Exchange, *, has_files: bool = False) -> dict[str, Any]:
-        """Return the members of the JSON object in the body; {} for an empty body. `has_files`: it
-        may be large, and another thread reads it."""
-        body = self.command(exchange, self.max_body_bytes if has_files else COMMAND_BYTES)
-        return parse_object(body) if len(body) else {}
-
-    def command(self, exchange: Exchange, most: int = COMMAND_BYTES) -> Buffer:
-        """Return the body of an operator's command, which is read in the loop. RequestTooLarge if
-        it has more than `most` bytes, or many values."""
+        """Return the members of the JSON object in the body of an operator's command; {} for an
+        empty one. RequestTooLarge for many bytes or values: it is read in the loop, unless it
+        `has_files`, for which another thread reads it."""
+        most = self.max_body_bytes if has_files else COMMAND_BYTES
         body = self.body(exchange, COMMAND_BYTES)
         if len(body) > most:
             raise RequestTooLarge(f"the body has {len(body)} bytes, and may have {most} here")
         check_values(body, COMMAND_VALUES)
-        return body
+        return parse_object(body) if len(body) else {}
 
 
 class ModelPath:

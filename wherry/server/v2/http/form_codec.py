@@ -54,9 +54,8 @@ class FormCodec:
         files = [rows for rows in self.rows.values() if rows.spec.form is Form.BYTES]
         required = [rows for rows in files if not rows.spec.optional]
         #: The input that a body without a name is for.
-        self.file_input = next(iter(required if len(required) == 1 else files), None)
-        if len(files) > 1 and len(required) != 1:
-            self.file_input = None
+        candidates = required if len(required) == 1 else files
+        self.file_input = candidates[0] if len(candidates) == 1 else None
         texts = [rows for rows in self.rows.values() if rows.spec.form is Form.TEXT]
         self._text_input = texts[0] if len(texts) == 1 else None
 

@@ -31,21 +31,6 @@ class BodyCodec(Protocol):
     def answer(self, response: InferResponse, output_format: OutputFormat) -> AnswerBody: ...
 
 
-def generate(model: ModelPath, exchange: Exchange) -> None:
-    """One answer as one JSON object or file, also of a model that streams, if it has exactly
-    one."""
-    model.entry.admission.check()
-    loaded, codec = model.find()
-    GenerateCall(model.entry, loaded, codec.generate, exchange).begin()
-
-
-def generate_stream(model: ModelPath, exchange: Exchange) -> None:
-    """Each answer as an event, also the only one of a model that does not stream."""
-    model.entry.admission.check()
-    loaded, codec = model.find()
-    StreamCall(model.entry, loaded, codec.generate, exchange).begin()
-
-
 class GenerateRequest(HttpCall):
     takes_streams = True
     codec: BodyCodec
@@ -55,6 +40,13 @@ class GenerateRequest(HttpCall):
     ) -> None:
         super().__init__(entry, loaded, codec, exchange)
         self.output_format = OutputFormat()
+
+    @classmethod
+    def handle(cls, model: ModelPath, exchange: Exchange) -> None:
+        """Handle a request to a path of `model`."""
+        model.entry.admission.check()
+        loaded, codec = model.find()
+        cls(model.entry, loaded, codec.generate, exchange).begin()
 
     def begin(self) -> None:
         entry, exchange, codec = self.entry, self.client, self.codec
@@ -93,7 +85,8 @@ class GenerateRequest(HttpCall):
 
 
 class GenerateCall(GenerateRequest):
-    """A request to `generate`: exactly one response is the answer, any other number an error."""
+    """A request to `generate`, also of a model that streams: exactly one response is the answer,
+    any other number an error."""
 
     def __init__(
         self, entry: HttpEntry, loaded: LoadedModel, codec: BodyCodec, exchange: Exchange
@@ -130,7 +123,8 @@ class GenerateCall(GenerateRequest):
 
 
 class StreamCall(GenerateRequest):
-    """A request to `generate_stream`: each response is an event."""
+    """A request to `generate_stream`: each response is an event, also the only one of a model that
+    does not stream."""
 
     def __init__(
         self, entry: HttpEntry, loaded: LoadedModel, codec: BodyCodec, exchange: Exchange

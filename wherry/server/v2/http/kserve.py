@@ -43,7 +43,7 @@ from wherry.server.v2.administration import (
     V2Operation,
 )
 from wherry.server.v2.http.entry import HttpEntry, ModelPath, infer
-from wherry.server.v2.http.generate import generate, generate_stream
+from wherry.server.v2.http.generate import GenerateCall, StreamCall
 
 _MEMBERS: Final[Json] = {
     "name": ANY_TEXT,
@@ -134,8 +134,8 @@ GENERATE_STREAM: Final = Operation(
 MODELS: Final = "/v2/models/{"
 INFERENCE: Final[dict[str, tuple[Callable[[ModelPath, Exchange], None], Operation]]] = {
     "infer": (infer, INFER),
-    "generate": (generate, GENERATE),
-    "generate_stream": (generate_stream, GENERATE_STREAM),
+    "generate": (GenerateCall.handle, GENERATE),
+    "generate_stream": (StreamCall.handle, GENERATE_STREAM),
 }
 
 
@@ -228,10 +228,8 @@ def _paths(pattern: str) -> list[str]:
 def _respond(row: V2Operation, exchange: Exchange, answer: Any) -> None:
     if row.group == "health":
         respond_health(exchange, answer)
-    elif answer is None:
-        respond(exchange, b"")
     else:
-        respond_json(exchange, answer)
+        respond(exchange, _encoded(answer), compress=False)
 
 
 def _encoded(answer: Any) -> bytes:
