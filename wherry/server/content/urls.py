@@ -27,11 +27,7 @@ except ImportError:  # where it has no wheel and nothing compiles it: the same, 
     import base64  # type: ignore[no-redef, unused-ignore]
 
 from wherry.core.api import ConfigError, InvalidRequest, RequestTooLarge
-from wherry.server.calls.offload import SLICE_BYTES, give_way
 from wherry.server.content.media_types import MediaType, quoted
-
-#: Characters of one slice: a multiple of 4, so that each is base64 of its own.
-_SLICE: Final = SLICE_BYTES
 
 
 def decoded(text: str) -> bytes:
@@ -40,24 +36,22 @@ def decoded(text: str) -> bytes:
     if len(text) % 4:
         raise ValueError(f"{len(text)} characters are not a multiple of 4; is its padding missing?")
     try:
-        if len(text) <= _SLICE:
-            return b64decode(text)
-        parts: list[bytes] = []
-        for start in range(0, len(text), _SLICE):
-            if start and parts and len(parts[-1]) * 4 != _SLICE * 3:
-                raise ValueError("there is data behind its padding")
-            parts.append(b64decode(text[start : start + _SLICE]))
-            give_way()
-        return b"".join(parts)
-    except (binascii.Error, ValueError) as error:
+        return b64decode(text)
+    except ValueError as error:
         raise ValueError(_reason(text, str(error))) from None
 
 
+#: Characters of a wrong text of which binascii says the reason: it lets no other thread run.
+_REASONED: Final = 2**20
+
+
 def b64decode(text: str | memoryview) -> bytes:
-    """The bytes, by binascii's strict rules. ValueError with its reason."""
+    """The bytes, by binascii's strict rules. ValueError, of a short text with its reason."""
     try:
         content: bytes = base64.b64decode(text, validate=True)
     except ValueError:
+        if len(text) > _REASONED:
+            raise
         content = binascii.a2b_base64(text, strict_mode=True)
     return content
 

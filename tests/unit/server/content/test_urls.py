@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherry.core.values.errors import ConfigError, InvalidRequest, RequestTooLarge
-from wherry.server.calls.offload import SLICE_BYTES
 from wherry.server.content import urls
 from wherry.server.content.urls import (
     MAX_REDIRECTS,
@@ -31,9 +30,7 @@ from wherry.server.content.urls import (
 from wherry.server.content.urls import _can_bind as has_address
 
 
-@pytest.mark.parametrize(
-    "size", [0, 1, 2, 3, 4, 1000, SLICE_BYTES, SLICE_BYTES * 3 // 4 + 1, 10**6]
-)
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 1000, 10**6])
 def test_bytes_go_there_and_back(size: int) -> None:
     data = os.urandom(size)
     assert decoded(base64.b64encode(data).decode()) == data
@@ -68,8 +65,8 @@ LONG = base64.b64encode(bytes(10**6)).decode()
         ("ab-_", "characters of URLs"),
         ("ab$!", "only base64"),
         ("äbcd", "ASCII"),
-        (LONG + LONG, "padding|after"),
-        (LONG[: SLICE_BYTES - 4] + "AAA=" + LONG, "behind its padding"),
+        (LONG[:-4000] + "AAA=" + LONG[:4], "padding|after|digit"),
+        (LONG + LONG, "digit"),
         (LONG[:-4] + "ab\n=", "newlines"),
     ],
 )
