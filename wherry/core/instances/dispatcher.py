@@ -241,7 +241,7 @@ class Dispatcher(InstanceRunner[Instance]):
 
     def let_go(self, instances: Sequence[Instance]) -> None:
         with self._lock:
-            acts = self._batches.resized(len(self.life.slots), instances)
+            acts = self._batches.let_go(instances)
         self._hand_over(acts)
 
     def lost(self, instance: Instance, error: WorkerDied) -> bool:

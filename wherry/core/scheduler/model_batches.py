@@ -314,10 +314,9 @@ class ModelBatches(Generic[SlotT]):
         acts.wake += self.line.first()
         return acts
 
-    def resized(self, instances: int, let_go: Sequence[SlotT]) -> Acts[SlotT]:
-        """There are to be `instances`; these get no batch any more, and stop."""
-        self._scheduler.resize(instances)
-        return Acts(stop=self.table.let_go(let_go))
+    def let_go(self, instances: Sequence[SlotT]) -> Acts[SlotT]:
+        """These get no batch any more, and stop."""
+        return Acts(stop=self.table.let_go(instances))
 
     def lost(self, instance: SlotT, now: float) -> tuple[list[InferRequest], list[InferRequest]]:
         """Its worker has died. It gets no batch any more, and counts as busy until it is `gone`.
