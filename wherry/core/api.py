@@ -53,10 +53,8 @@ if TYPE_CHECKING:
     from wherry.core.models.model import Model as Model
     from wherry.core.models.model import ModelOfModels as ModelOfModels
     from wherry.core.models.model import Pipeline as Pipeline
-    from wherry.core.models.model import VariantStore as VariantStore
     from wherry.core.models.row_types import plain as plain
     from wherry.core.models.rows import as_array as as_array
-    from wherry.core.models.rows import column_of_value as column_of_value
     from wherry.core.models.settings import Isolation as Isolation
     from wherry.core.models.settings import ModelSettings as ModelSettings
     from wherry.core.models.signature import Signature as Signature
@@ -230,9 +228,9 @@ else:
                 "FIELDS InstanceGroup ModelConfig QueuePolicy SequenceBatching SequenceControl "
                 "SequenceState model_config size_of wrong_name"
             ),
-            "models.model": "Device FunctionModel Model ModelOfModels Pipeline VariantStore",
+            "models.model": "Device FunctionModel Model ModelOfModels Pipeline",
             "models.row_types": "plain",
-            "models.rows": "as_array column_of_value",
+            "models.rows": "as_array",
             "models.signature": "Signature",
             "models.settings": "Isolation ModelSettings",
             "models.step_model": "Step StepModel",

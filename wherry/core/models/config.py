@@ -324,12 +324,9 @@ class ModelConfig:
             value = getattr(self, field)
             if value is not None and not value > 0:
                 self._fail(field, "must be more than 0 seconds")
-        if self.max_queue_size is not None and self.max_queue_size < 1:
-            self._fail("max_queue_size", "must be at least 1, or None for no bound")
-        if self.max_queue_bytes is not None and self.max_queue_bytes < 1:
-            self._fail("max_queue_bytes", "must be at least 1 byte, or None for no bound")
-        if self.memory is not None and self.memory < 1:
-            self._fail("memory", "must be at least 1 byte, or None: it is measured")
+        for field in ("max_queue_size", "max_queue_bytes", "memory"):
+            if (value := getattr(self, field)) is not None and value < 1:
+                self._fail(field, "must be at least 1, or None")
         for field in ("max_unread_responses", "resource_priority"):
             if getattr(self, field) < 1:
                 self._fail(field, "must be at least 1")

@@ -339,7 +339,6 @@ def _marks(
 
 
 def _plain(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type, and what is annotated with it."""
     if get_origin(hint) is not Annotated:
         return hint, ()
     kind, *extras = get_args(hint)

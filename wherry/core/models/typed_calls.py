@@ -93,8 +93,6 @@ class Code3(Protocol[A, B, C, R_co]):
 
 
 class OneRowCode(Protocol[P, R_co]):
-    """A pipeline by what its code takes and returns."""
-
     @property
     def execute(self) -> Callable[P, R_co]: ...
     @property
@@ -109,8 +107,6 @@ class Responses(Protocol[R_co]):
 
 
 class Steps(Protocol[P, R_co]):
-    """A StepModel by what it starts with and answers."""
-
     @property
     def start(self) -> Callable[P, Any]: ...
     @property
@@ -118,8 +114,6 @@ class Steps(Protocol[P, R_co]):
 
 
 class One(Protocol[A_contra, R_co]):
-    """A call of code with one column."""
-
     def __call__(
         self,
         row: A_contra = ...,
@@ -134,8 +128,6 @@ class One(Protocol[A_contra, R_co]):
 
 
 class Two(Protocol[A_contra, B_contra, R_co]):
-    """A call of code with two columns."""
-
     def __call__(
         self,
         first: A_contra | FileLike = ...,
@@ -151,8 +143,6 @@ class Two(Protocol[A_contra, B_contra, R_co]):
 
 
 class Three(Protocol[A_contra, B_contra, C_contra, R_co]):
-    """A call of code with three columns."""
-
     def __call__(
         self,
         first: A_contra | FileLike = ...,
@@ -201,22 +191,16 @@ class OneRow(Protocol[P, R_co]):
 
 
 class MapOne(Protocol[A_contra, R_co]):
-    """`map` of code with one column."""
-
     def __call__(
         self, rows: Iterable[A_contra | Mapping[str, A_contra]], *, version: Version = None
     ) -> R_co: ...
 
 
 class MapOpen(Protocol[R_co]):
-    """`map` of other code."""
-
     def __call__(self, rows: Iterable[Any], *, version: Version = None) -> R_co: ...
 
 
 class Infer(Protocol):
-    """One row, and its result."""
-
     @overload
     def __get__(self, of: None, _: Any) -> Open[Any]: ...
     @overload
@@ -266,8 +250,6 @@ class Infer(Protocol):
 
 
 class AsyncInfer(Protocol):
-    """One row, and its result in asyncio."""
-
     @overload
     def __get__(self, of: None, _: Any) -> Open[Soon[Any]]: ...
     @overload
@@ -317,8 +299,6 @@ class AsyncInfer(Protocol):
 
 
 class Map(Protocol):
-    """Many rows, and their results."""
-
     @overload
     def __get__(self, of: None, _: Any) -> MapOpen[Iterator[Any]]: ...
     @overload
@@ -362,8 +342,6 @@ class Map(Protocol):
 
 
 class Stream(Protocol):
-    """One row, and its responses."""
-
     @overload
     def __get__(self, of: None, _: Any) -> Open[Iterator[Any]]: ...
     @overload
@@ -399,8 +377,6 @@ class Stream(Protocol):
 
 
 class AsyncStream(Protocol):
-    """One row, and its responses in asyncio."""
-
     @overload
     def __get__(self, of: None, _: Any) -> Open[AsyncIterator[Any]]: ...
     @overload

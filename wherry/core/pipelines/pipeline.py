@@ -27,8 +27,7 @@ from wherry.core.models.model import Caller, PipelineCall, current_call
 from wherry.core.observability.otel.context import enter
 from wherry.core.observability.statistics import ModelStatistics, ResponseCount
 from wherry.core.observability.tracing import CallTraces, Trace
-from wherry.core.scheduler.overload import MIN_QUEUED_BEFORE_REFUSAL, late, refusal
-from wherry.core.scheduler.pace import Pace
+from wherry.core.scheduler.overload import MIN_QUEUED_BEFORE_REFUSAL, Pace, late, refusal
 from wherry.core.scheduler.queue import Deadlines
 from wherry.core.values.errors import (
     Cancelled,
@@ -329,7 +328,7 @@ class PipelineRunner(Runner):
         )
         if error is None:
             self._tasks[request] = None
-            self._deadlines.add(request)
+            self._deadlines.add(request, request.deadline)
             self._unanswered.add(request)
             self._pace.began(now)
         return error

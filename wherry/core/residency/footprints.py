@@ -33,7 +33,6 @@ class MemoryUse:
         return self._seen > 0 and not self.declared
 
     def see(self, size: int) -> None:
-        """It takes this now."""
         self._seen = max(self._seen, size)
 
 

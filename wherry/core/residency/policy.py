@@ -53,8 +53,6 @@ LEAST_WAIT = 1e-6
 
 
 class ArrivalRate:
-    """How often a model is called."""
-
     def __init__(self, now: float) -> None:
         self.last_at = -inf
         self._start = self._counted_at = now
@@ -324,7 +322,6 @@ class _Room:
         return [model for end, model in self._turns.values() if end <= at]
 
     def end_of(self, models: Iterable[ModelView]) -> float:
-        """When the turns of these have ended."""
         return max([self.now, *(self._turns[model.name][0] for model in models)])
 
     def leave(self, models: Iterable[ModelView]) -> None:
@@ -354,7 +351,6 @@ def _cheapest(models: Iterable[ModelView], need: int) -> Sequence[ModelView]:
 
 
 def _size(count: float) -> str:
-    """Bytes, for people."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.3g} {unit}"

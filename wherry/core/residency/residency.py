@@ -56,8 +56,6 @@ class Activity:
 
 
 class LoadFailures:
-    """The last failures of a model's load in a row."""
-
     def __init__(self) -> None:
         self.count = 0
         self.last: WherryError | None = None
@@ -90,8 +88,6 @@ class SwapTimes:
 
 
 class Resident:
-    """One loaded version of a model and its place on a device."""
-
     def __init__(
         self,
         runner: InstanceRunner[Any],
@@ -196,7 +192,6 @@ class Resident:
         self.memory.see(max(seen, 0 if self.memory.declared else rise))
 
     def explain(self) -> dict[str, Any]:
-        """What is shown of it; see `Runner.residence`."""
         return {
             "device": self.device,
             "state": "resting" if self.state == "asleep" and self.runner.on_host else self.state,
@@ -484,7 +479,6 @@ class Residency:
         self._became(resident, "asleep")
 
     def _refuse(self, resident: Resident, error: WherryError) -> None:
-        """Fail what waits for it, and try it again later."""
         resident.wants_all = False
         delay = resident.failures.failed(error, self._clock())
         resident.waits_since = None

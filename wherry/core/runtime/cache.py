@@ -44,7 +44,6 @@ class CacheStatistics:
     max_bytes: int = 0
 
     def looked_up(self, *, hit: bool, ns: int) -> None:
-        """Count a lookup that took `ns`."""
         self.lookups += 1
         self.hits += hit
         self.misses += not hit
@@ -133,8 +132,6 @@ class Store(Protocol):
 
 
 class ModelCache:
-    """One loaded model's view of the cache."""
-
     def __init__(self, cache: Store, model: bytes) -> None:
         self._cache = cache
         self._prefix = hashlib.blake2b(model, digest_size=16).digest()

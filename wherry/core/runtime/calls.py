@@ -76,7 +76,6 @@ class LocalCalls:
         sequence: SequenceStep | None = None,
         span: RequestTrace | None = None,
     ) -> InferResponse:
-        """Return the answer to checked columns. Blocks."""
         call = self._begin(loaded, columns, rows, timeout, priority, sequence, span)
         try:
             return _wait(call)

@@ -33,8 +33,6 @@ class Status(StrEnum):
 
 
 class Handle(Protocol):
-    """What is loaded for a version."""
-
     @property
     def name(self) -> str: ...
     @property
@@ -236,7 +234,6 @@ class Lifecycle(Generic[H]):
         return [handle for one in self._versions.values() for handle in one.retiring]
 
     def loading_first(self) -> set[str]:
-        """Names that load, and of which no version is ready."""
         return {one.name for one in self.being_loaded()} - self._ready.keys()
 
     def status(self, name: str, version: str) -> tuple[Status, str] | None:

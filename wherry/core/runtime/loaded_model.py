@@ -231,7 +231,6 @@ class LoadedModel:
         return min(policy.timeout, timeout), None
 
     def _check_step(self, step: SequenceStep | None, rows: int) -> None:
-        """Check that a request to a sequence model has a correlation ID and one row."""
         if step is None or not step.id:
             raise InvalidRequest(
                 f"inference request to model {self.name!r} must specify a non-zero or non-empty"
@@ -271,7 +270,6 @@ class LoadedModel:
         self.runner.submit(requests)
 
     def _in_parts(self, requests: Sequence[InferRequest]) -> list[InferRequest]:
-        """Split those that have more rows than a batch holds."""
         return [
             part
             for request in requests
@@ -390,7 +388,6 @@ class InputRows:
         return columns
 
     def of_columns(self, columns: Mapping[str, Any]) -> tuple[Columns, int]:
-        """Many rows from a caller's columns, and how many."""
         checked, rows = columns_of_rows(self._signature, self._config, columns)
         for name in self._objects:
             self._copy(checked, name)

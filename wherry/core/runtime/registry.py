@@ -75,7 +75,6 @@ class Registry:
         return names
 
     def models(self) -> list[LoadedModel]:
-        """Return all that are ready."""
         with self.quietly() as life:
             return life.all_ready()
 
@@ -117,7 +116,6 @@ class Registry:
         }
 
     def load_report(self) -> LoadReport:
-        """How busy they are as a whole. For one thread, as an event loop's."""
         return self._meter.read(self.models(), self._clock())
 
     # The lifecycle, for what is told of or asked under one lock
@@ -241,7 +239,6 @@ class Registry:
     # Forks
 
     def forked(self, parent: int) -> None:
-        """Refuse every use, in a forked child. The parent's models are not freed."""
         self._parent = parent
         self._of_the_parent = self._life  # not to be destroyed here
         self._life = Lifecycle()
@@ -264,7 +261,6 @@ class Registry:
 
 
 def _as_text(version: Any) -> str:
-    """Convert a version that a caller gave."""
     if not isinstance(version, str | int | np.integer) or isinstance(version, bool):
         raise InvalidRequest(
             f"version must be a str or an int, not {type(version).__name__}; pass an input of"

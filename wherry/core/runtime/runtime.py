@@ -21,7 +21,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, closing
-from typing import Any, Protocol, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from wherry.core.instances.resources import Resources
 from wherry.core.instances.timer import Timer
@@ -38,24 +38,12 @@ from wherry.core.runtime.shared_cache import cache_of
 from wherry.core.values.execution import Failure
 from wherry.core.values.request import Columns, InferResponse, SequenceStep
 
-
-class Forkable(Protocol):
-    """An object that is told, in the child, that it is a copy."""
-
-    def forked(self, parent: int) -> None: ...
-
-
 #: Module state, since a fork concerns the whole process and os.register_at_fork has no inverse.
-_watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
-
-
-def watch(one: Forkable) -> None:
-    """Call `one.forked(parent's process id)` in each child that is forked from now on."""
-    _watched.add(one)
+_all: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 
 def _in_the_child() -> None:
-    for one in tuple(_watched):
+    for one in tuple(_all):
         one.forked(os.getppid())
 
 
@@ -117,7 +105,7 @@ class Runtime:
         )
         self._to_load = models
         self.expect(_names_of(models))
-        watch(self)
+        _all.add(self)
 
     # Life
 

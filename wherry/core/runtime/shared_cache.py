@@ -12,15 +12,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-import math
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Final, Protocol, runtime_checkable
-
-import msgspec
-import numpy as np
 
 from wherry.core.models.model import Model
 from wherry.core.runtime.cache import CacheStatistics, ModelCache, ResponseCache
@@ -28,6 +24,7 @@ from wherry.core.runtime.threads import ThreadPool
 from wherry.core.values.errors import ConfigError
 from wherry.core.values.plugins import Plugins
 from wherry.core.values.request import InferResponse, ShapedRow
+from wherry.core.workers.encoding import UNSENDABLE, Garbage, packed, unpacked
 
 log = logging.getLogger("wherry")
 
@@ -179,12 +176,7 @@ def cache_of(
 
 
 #: Changes with the form: what another form wrote is not read.
-FORM: Final = 1
-#: Kinds of numpy's dtypes whose bytes say all of an array.
-_PLAIN: Final = frozenset("biufc")
-
-_write = msgspec.msgpack.Encoder().encode
-_read = msgspec.msgpack.Decoder().decode
+FORM: Final = 2
 
 
 class Unwritable(ValueError):
@@ -192,59 +184,21 @@ class Unwritable(ValueError):
 
 
 def to_bytes(answer: InferResponse) -> bytes:
-    """A response as msgpack. Raises Unwritable."""
-    columns = {name: _packed(column) for name, column in answer.outputs.items()}
-    parameters = None if answer.parameters is None else _packed(dict(answer.parameters))
-    return _write([FORM, answer.rows, columns, parameters])
+    rows = [row for column in answer.outputs.values() if isinstance(column, list) for row in column]
+    if any(isinstance(row, ShapedRow) for row in rows):
+        raise Unwritable("a row whose shape msgpack does not keep")
+    try:
+        return packed([FORM, answer.rows, answer.outputs, answer.parameters])
+    except UNSENDABLE as error:
+        raise Unwritable(str(error)) from None
 
 
 def from_bytes(data: bytes) -> InferResponse:
     """Raises ValueError if `to_bytes` has not written this."""
     try:
-        form, rows, columns, parameters = _read(data)
-        if form != FORM or type(rows) is not int or rows < 0:
+        form, rows, outputs, parameters = unpacked(data)
+        if form != FORM or type(rows) is not int or rows < 0 or type(outputs) is not dict:
             raise ValueError("another form")
-        outputs = {str(name): _unpacked(column) for name, column in columns.items()}
-        return InferResponse(outputs, rows, None if parameters is None else _unpacked(parameters))
-    except (TypeError, AttributeError, IndexError, KeyError, msgspec.MsgspecError) as error:
+        return InferResponse(outputs, rows, parameters)
+    except (TypeError, Garbage) as error:
         raise ValueError(str(error)) from None
-
-
-def _packed(value: Any) -> Any:
-    """A list whose first element says what the others are."""
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in _PLAIN:
-            raise Unwritable(f"an array of {value.dtype}")
-        return ["a", value.dtype.str, list(value.shape), np.ascontiguousarray(value).tobytes()]
-    if type(value) in (str, bytes, bool, int, float) or value is None:
-        return ["v", value]
-    if type(value) is ShapedRow:
-        return ["r", list(value.shape), [_packed(one) for one in value]]
-    if type(value) is list:
-        return ["l", [_packed(one) for one in value]]
-    if type(value) is dict:
-        return ["m", {str(key): _packed(one) for key, one in value.items()}]
-    raise Unwritable(type(value).__name__)
-
-
-def _unpacked(packed: Sequence[Any]) -> Any:
-    kind, *parts = packed
-    if kind == "v":
-        return parts[0]
-    if kind == "a":
-        return _array(*parts)
-    if kind == "l":
-        return [_unpacked(one) for one in parts[0]]
-    if kind == "r":
-        return ShapedRow([_unpacked(one) for one in parts[1]], tuple(parts[0]))
-    if kind == "m":
-        members: Mapping[str, Any] = parts[0]
-        return {key: _unpacked(one) for key, one in members.items()}
-    raise ValueError(f"unknown kind {kind!r}")
-
-
-def _array(dtype: str, shape: Sequence[int], data: bytes) -> Any:
-    kind = np.dtype(dtype)
-    if kind.kind not in _PLAIN or math.prod(shape) * kind.itemsize != len(data):
-        raise ValueError("not an array")
-    return np.frombuffer(data, kind).reshape(shape).copy()

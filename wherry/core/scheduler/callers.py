@@ -167,7 +167,6 @@ class ReturningCallers:
                 self._close_first()
 
     def times(self) -> ReturnTimes | None:
-        """When callers return; None: none has."""
         if self._times is None and self._closed:
             self._times = ReturnTimes(self._closed)
         return self._times

@@ -26,8 +26,6 @@ DEVIATIONS = 1.25
 
 
 class KnownSize(NamedTuple):
-    """What is known of one batch size."""
-
     rows: int
     seconds: float
     #: Standard error of the seconds.
@@ -37,8 +35,6 @@ class KnownSize(NamedTuple):
 
 
 class _Size:
-    """The batches of one size."""
-
     __slots__ = ("batches", "early", "last", "seconds")
 
     def __init__(self, seconds: float) -> None:
@@ -142,7 +138,6 @@ class BatchCurve:
         return self._fixed if len(self._sizes) > 1 else None
 
     def slope(self) -> float | None:
-        """Seconds that each row costs, by the same line."""
         return self._slope if len(self._sizes) > 1 else None
 
     def points(self) -> list[KnownSize]:

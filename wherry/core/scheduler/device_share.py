@@ -24,8 +24,6 @@ UNKNOWN = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One model's request to run a batch."""
-
     needs: Mapping[str, int]
     #: When its oldest queued request was enqueued.
     since: float
@@ -138,7 +136,6 @@ class ModelShare:
         self._grants += 1
 
     def began(self) -> None:
-        """A batch that `may_run` begins."""
         self._grants -= 1
 
     def ended(self) -> None:

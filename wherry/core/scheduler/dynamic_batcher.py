@@ -18,17 +18,13 @@ from typing import Any
 
 from wherry.core.models.config import QueuePolicy
 from wherry.core.scheduler.forecast import Forecast
-from wherry.core.scheduler.policy import Action, Dispatch, Idle, Wait
+from wherry.core.scheduler.policy import Action, Dispatch, Idle, Scheduler, Wait
 from wherry.core.scheduler.queue import Lane, RequestQueue
-from wherry.core.values.errors import WherryError
 from wherry.core.values.request import Batch, InferRequest
 
 
-class Batcher:
-    """The part of a Scheduler that decides nothing: a queue, and a forecast of what it takes."""
-
-    runs_sequences = False
-    may_expire = False
+class Batcher(Scheduler):
+    """A Scheduler that decides nothing yet: a queue, and a forecast of what it takes."""
 
     def __init__(
         self,
@@ -107,15 +103,6 @@ class Batcher:
             return None
         rows = min(lane.rows, self.max_batch_size)
         return lane.oldest_at, self.forecast.batch_seconds(rows)
-
-    def broken(self) -> Sequence[tuple[InferRequest, WherryError]]:
-        return ()
-
-    def instance_up(self, instance: int) -> None:
-        """Any instance runs any request."""
-
-    def instance_lost(self, instance: int) -> None:
-        """Any instance runs any request."""
 
     def _is_full(self, lane: Lane) -> bool:
         """Does a lane hold a batch that may be given ahead? A request with which a worker has died
@@ -268,9 +255,6 @@ class DynamicBatcher(Batcher):
     def may_run_alone(self, now: float) -> bool:
         return not self.max_queue_delay and not self.queue.queued_requests
 
-    def ran_alone(self, seconds: float, now: float) -> None:
-        """Decides nothing here: no request waits then."""
-
     def finished(
         self,
         requests: Sequence[InferRequest],
@@ -279,7 +263,6 @@ class DynamicBatcher(Batcher):
         *,
         batches: int = 1,
     ) -> None:
-        """What a batch takes decides nothing here, but a wait is predicted from it."""
         self.forecast.ended(requests, seconds, batches)
         if self.arrivals is not None:
             self.arrivals.ended(len(requests), now)

@@ -110,7 +110,6 @@ class Forecast:
         return self.known_rows_within
 
     def explain(self, queued_rows: int, most: int) -> dict[str, Any]:
-        """What was learnt, for people, with `queued_rows` in the queue."""
         return {
             "curve": [
                 {

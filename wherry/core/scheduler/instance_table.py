@@ -90,7 +90,6 @@ class Ahead:
         self.most = 1
 
     def ran(self, seconds: float) -> None:
-        """A full batch has run for so long."""
         known = self.seconds
         if seconds < known < inf:
             seconds = known - FALLING * (known - seconds)
@@ -108,8 +107,6 @@ class Ahead:
 
 
 class InstanceTable(Generic[SlotT]):
-    """The loaded instances of one model. Pure."""
-
     def __init__(self) -> None:
         #: All of them, and those that may be given a batch or a row.
         self.up: list[SlotT] = []
@@ -192,7 +189,6 @@ class InstanceTable(Generic[SlotT]):
         )
 
     def running(self) -> list[tuple[str, int, float]]:
-        """Instances that run something: name, rows, since when."""
         return [
             (i.name, i.batches[0].rows if i.batches else 1, i.busy_since)
             for i in self.up
@@ -239,8 +235,6 @@ class InstanceTable(Generic[SlotT]):
 
 
 class Waiter(Generic[SlotT]):
-    """A caller that waits for an instance."""
-
     __slots__ = ("instance", "is_sent_away")
 
     def __init__(self) -> None:
@@ -250,7 +244,6 @@ class Waiter(Generic[SlotT]):
 
     @property
     def is_over(self) -> bool:
-        """Whether it waits no longer."""
         return self.instance is not None or self.is_sent_away
 
 

@@ -52,8 +52,6 @@ class Acts(msgspec.Struct, Generic[SlotT]):
 
 
 class ModelBatches(Generic[SlotT]):
-    """The queue, the instances and the waiting callers of one model."""
-
     def __init__(
         self, config: ModelConfig, scheduler: Scheduler, share: ModelShare | None = None
     ) -> None:
@@ -75,7 +73,6 @@ class ModelBatches(Generic[SlotT]):
     # Requests
 
     def arrived(self, requests: Sequence[InferRequest], now: float) -> Acts[SlotT]:
-        """Requests have come: each is queued or refused."""
         acts: Acts[SlotT] = Acts()
         scheduler = self._scheduler
         queued = scheduler.queue.queued_requests
@@ -353,7 +350,6 @@ class ModelBatches(Generic[SlotT]):
         return self._without(instance)
 
     def waiting(self) -> Sequence[InferRequest]:
-        """All that is queued: for what happens rarely."""
         return self._scheduler.waiting()
 
     def _without(self, instance: SlotT) -> Acts[SlotT]:
@@ -430,7 +426,6 @@ class ModelBatches(Generic[SlotT]):
     # What is shown
 
     def explain(self, now: float) -> dict[str, Any]:
-        """What was learnt and decided, for people."""
         decided = self._scheduler.decisions.copy(now)
         explained = self._scheduler.explain()
         return {**explained, "held_seconds": decided.held_seconds, "decisions": decided}
@@ -440,7 +435,6 @@ class ModelBatches(Generic[SlotT]):
         return self._scheduler.queue.queued_requests + len(self.line.waiting)
 
     def is_quiet(self) -> bool:
-        """Is there no request here?"""
         return not self.queued_requests and self.table.is_quiet()
 
     def load(self, now: float, *, ready: bool) -> Load:

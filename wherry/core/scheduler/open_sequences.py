@@ -103,7 +103,6 @@ class OpenSequences:
         return len(self._places)
 
     def find(self, step: SequenceStep) -> OpenSequence | None:
-        """The sequence that a step with this id belongs to, unless it is a START."""
         return self._open.get(step.id)
 
     def ready(self, instance: int) -> Collection[OpenSequence]:
@@ -129,7 +128,6 @@ class OpenSequences:
         return sequence
 
     def append(self, sequence: OpenSequence, request: InferRequest, now: float) -> None:
-        """A step has come; its sequence gets a slot if it has none and one is free."""
         request.queued = sequence
         sequence.touched_at = now
         sequence.waiting.append(request)
@@ -204,7 +202,6 @@ class OpenSequences:
             self._break(sequence, "its worker is gone")
 
     def clear(self) -> list[InferRequest]:
-        """Forget all sequences. Returns the steps that waited."""
         waiting = self.waiting()
         for request in waiting:
             request.queued = None

@@ -47,8 +47,6 @@ class _Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Generic[K]):
-    """What a worker's death says of the requests that it had."""
-
     poison: frozenset[K] = frozenset()
     #: Instances whose earlier deaths are explained now, one for each death.
     excused: tuple[int, ...] = ()

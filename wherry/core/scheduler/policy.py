@@ -46,23 +46,22 @@ class Scheduler(Protocol):
     The caller holds one lock around every call. `next_action` is asked only while an instance
     is free, after each arrival, each finished batch and each `Wait.until`.
 
-    Instances have numbers: a sequence stays on the instance on which it has begun.
+    Instances have numbers: a sequence stays on the instance on which it has begun. What has a body
+    here is right where nothing is learnt.
     """
 
     #: Requests are steps of sequences: each instance has its own, none is skipped unseen, and none
     #: is run a second time when its worker has died.
-    runs_sequences: bool
+    runs_sequences: bool = False
     #: May anything expire, so that `next_deadline` must be asked?
-    may_expire: bool
+    may_expire: bool = False
     #: Rows of a full batch.
     max_batch_size: int
     #: What was decided for the last batches.
     decisions: Decisions
     #: How long batches take, learnt from those that have run.
     forecast: Forecast
-
-    @property
-    def queue(self) -> QueueLength: ...
+    queue: QueueLength
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
         """Take a request in; False if the queue is full."""
@@ -91,23 +90,29 @@ class Scheduler(Protocol):
     def broken(self) -> Sequence[tuple[InferRequest, WherryError]]:
         """Forget and return the steps that will never run since an earlier one did not, and
         why. Ask after `cancel`, `expire` and `instance_lost`."""
+        return ()
 
     def instance_up(self, instance: int) -> None:
         """An instance is loaded (again)."""
+        return None
 
     def resize(self, instances: int) -> None:
         """Plan for this number of instances from now on."""
+        return None
 
     def instance_lost(self, instance: int) -> None:
         """An instance is gone, and what its model knew of its sequences."""
+        return None
 
     def may_run_alone(self, now: float) -> bool:
         """Whether a single row that arrives while an instance is idle may run at once, in its
         caller's thread, without being queued."""
+        return False
 
     def ran_alone(self, seconds: float, now: float) -> None:
         """Such a row has run for `seconds`, and requests have queued up meanwhile. Not called if
         none have: there is nothing to learn then, and the call would cost a lone caller."""
+        return None
 
     def finished(
         self,
@@ -128,10 +133,12 @@ class Scheduler(Protocol):
     def is_short(self, seconds: float) -> bool:
         """Whether `predicted_seconds` is certainly at most this for any request, found at little
         cost. `seconds` is the same each time."""
+        return True
 
     def give_up(self, turns: float) -> Sequence[InferRequest]:
         """Forget the waiting requests without a timeout that more batches than these, of
         each instance, come before: the latest first."""
+        return ()
 
     def head(self) -> tuple[float, float] | None:
         """When the oldest waiting request came, and the seconds that its batch would take (0.0:

@@ -23,12 +23,14 @@ LEVEL_SECONDS = 1.0
 
 
 class Deadlines:
-    """The deadlines of requests, waiting or running. Pure.
+    """Moments by which requests must have been answered, or must run. Pure.
 
-    A settled request is forgotten when its deadline comes first, or when most of them are such.
+    A settled request is forgotten when its moment comes first, or when most of them are such.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_waits: bool = False) -> None:
+        """`of_waits`: one that runs is forgotten like one that is settled."""
+        self._of_waits = of_waits
         self._heap: list[tuple[float, int, InferRequest]] = []
         self._order = count()
         self._sweep_at = MANY
@@ -36,69 +38,29 @@ class Deadlines:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, request: InferRequest) -> None:
-        """Remember its deadline, if it has one."""
-        if request.deadline is not None:
+    def add(self, request: InferRequest, at: float | None) -> None:
+        """Remember the moment of a request, if it has one."""
+        if at is not None:
             if len(self._heap) >= self._sweep_at:
                 self._heap = [entry for entry in self._heap if not entry[2].reply.settled]
                 heapq.heapify(self._heap)
                 self._sweep_at = 2 * len(self._heap) + MANY
-            heapq.heappush(self._heap, (request.deadline, next(self._order), request))
+            heapq.heappush(self._heap, (at, next(self._order), request))
 
     def next(self) -> float:
-        """The first deadline; inf: there is none."""
-        while self._heap and self._heap[0][2].reply.settled:
+        """The first moment; inf: there is none."""
+        while self._heap:
+            first = self._heap[0][2]
+            if not first.reply.settled and not (self._of_waits and first.queued is None):
+                break
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else inf
 
     def take_due(self, now: float) -> list[InferRequest]:
-        """Forget and return the requests whose deadline has passed."""
         due: list[InferRequest] = []
         while self.next() <= now:
             due.append(heapq.heappop(self._heap)[2])
         return due
-
-
-class QueuePolicies:
-    """The queue policies of one model, and the queue timeouts of its requests."""
-
-    def __init__(self, policies: Sequence[QueuePolicy]) -> None:
-        self._policies = {policy.level: policy for policy in policies}
-        self._ends: list[tuple[float, int, InferRequest]] = []
-        self._order = count()
-        self._sweep_at = MANY
-
-    def most(self, level: int) -> int | None:
-        """The limit of queued requests of this level; None: none."""
-        policy = self._policy(level)
-        return None if policy is None else policy.max_queue_size
-
-    def begins(self, request: InferRequest) -> None:
-        """Keep the queue timeout of a request that has a `wait_until`."""
-        assert request.wait_until is not None
-        if len(self._ends) >= self._sweep_at:
-            self._ends = [entry for entry in self._ends if entry[2].queued is not None]
-            heapq.heapify(self._ends)
-            self._sweep_at = 2 * len(self._ends) + MANY
-        heapq.heappush(self._ends, (request.wait_until, next(self._order), request))
-
-    @property
-    def next_end(self) -> float | None:
-        while self._ends and self._ends[0][2].queued is None:
-            heapq.heappop(self._ends)
-        return self._ends[0][0] if self._ends else None
-
-    def over(self, now: float) -> list[tuple[InferRequest, bool]]:
-        """Requests whose queue timeout has passed; True: delayed, False: to be rejected."""
-        over = []
-        while (end := self.next_end) is not None and end <= now:
-            request = heapq.heappop(self._ends)[2]
-            policy = self._policy(request.priority)
-            over.append((request, policy is not None and policy.timeout_action == "delay"))
-        return over
-
-    def _policy(self, level: int) -> QueuePolicy | None:
-        return self._policies.get(level) or self._policies.get(0)
 
 
 class Lane:
@@ -124,7 +86,6 @@ class Lane:
 
     @property
     def oldest_at(self) -> float:
-        """When the request that has waited longest was enqueued."""
         return min([requests[0].enqueued_at for requests in self.tenants.values()])
 
     def in_turn(self) -> Iterator[InferRequest]:
@@ -160,7 +121,9 @@ class RequestQueue:
     """
 
     def __init__(self, policies: Sequence[QueuePolicy] = ()) -> None:
-        self._policies = QueuePolicies(policies) if policies else None
+        self._policies = {policy.level: policy for policy in policies}
+        #: When the waits of requests end that have a policy.
+        self._waits = Deadlines(of_waits=True)
         self._lanes: dict[Hashable, Lane] = {}
         #: When each tenant was served last, counted in turns.
         self._served: dict[str, int] = {}
@@ -195,9 +158,9 @@ class RequestQueue:
         if behind:
             return
         if request.deadline is not None:
-            self._deadlines.add(request)
-        if self._policies is not None and request.wait_until is not None and not alone:
-            self._policies.begins(request)
+            self._deadlines.add(request, request.deadline)
+        if request.wait_until is not None and not alone:
+            self._waits.add(request, request.wait_until)
 
     def put_back(self, request: InferRequest) -> None:
         """Put a request that was taken at the head of its lane again. Looks at the whole lane."""
@@ -279,8 +242,9 @@ class RequestQueue:
         """Do `size` requests wait, or as many of its priority as its policy allows? Whose tenant
         has less than an equal share of `size` may come in even so, as may pipelines' calls and
         further parts of a request: a policy's limit holds for all but these parts."""
-        if self._policies is not None and not (newcomer.follows and isinstance(newcomer, Part)):
-            most = self._policies.most(newcomer.priority)
+        if self._policies and not (newcomer.follows and isinstance(newcomer, Part)):
+            policy = self._policy(newcomer.priority)
+            most = None if policy is None else policy.max_queue_size
             if most is not None and self._waiting_at(newcomer.priority) >= most:
                 return True
         if size is None or self.queued_requests < size or newcomer.follows:
@@ -351,8 +315,9 @@ class RequestQueue:
         for request in self._deadlines.take_due(now):
             self.remove(request)
             expired.append(request)
-        for request, goes_on in self._policies.over(now) if self._policies is not None else ():
-            if goes_on:
+        for request in self._waits.take_due(now) if self._policies else ():
+            policy = self._policy(request.priority)
+            if policy is not None and policy.timeout_action == "delay":
                 self._leave(request.queued, request)  # type: ignore[arg-type] # it is a Lane
                 self.push(request, behind=True)
             else:
@@ -365,8 +330,8 @@ class RequestQueue:
         """The earliest deadline of an unanswered request that is or was in this queue, or the
         end of a wait."""
         first = self._deadlines.next()
-        end = None if self._policies is None else self._policies.next_end
-        first = first if end is None else min(first, end)
+        if self._policies:
+            first = min(first, self._waits.next())
         return None if first == inf else first
 
     def waiting(self) -> list[InferRequest]:
@@ -379,6 +344,9 @@ class RequestQueue:
         self._lanes.clear()
         self.queued_requests = self.queued_rows = 0
         return everything
+
+    def _policy(self, level: int) -> QueuePolicy | None:
+        return self._policies.get(level) or self._policies.get(0)
 
     def _waiting_at(self, priority: int) -> int:
         lanes = [lane for lane in self._lanes.values() if lane.priority == priority]

@@ -20,7 +20,7 @@ from typing import Any
 
 from wherry.core.scheduler.forecast import Forecast
 from wherry.core.scheduler.open_sequences import OpenSequence, OpenSequences, not_ready, starts
-from wherry.core.scheduler.policy import Action, Dispatch, Idle, Wait
+from wherry.core.scheduler.policy import Action, Dispatch, Idle, Scheduler, Wait
 from wherry.core.scheduler.queue import Deadlines
 from wherry.core.values.errors import Cancelled, InvalidRequest, SequenceLost, WherryError
 from wherry.core.values.request import Batch, InferRequest
@@ -28,7 +28,7 @@ from wherry.core.values.request import Batch, InferRequest
 IDLE = Idle()
 
 
-class SequenceBatcher:
+class SequenceBatcher(Scheduler):
     """Batches of at most `max_batch_size` rows, one step of a sequence each.
 
     Every instance has `slots` slots (0: as many as rows). `rows_are_slots`: row i of a batch is
@@ -62,7 +62,9 @@ class SequenceBatcher:
         self.rows_are_slots = rows_are_slots
         self.forecast = Forecast()
         self.decisions = self.forecast.decisions
-        self.sequences = OpenSequences(model, slots=self.slots, max_idle=max_sequence_idle)
+        self.queue = self.sequences = OpenSequences(
+            model, slots=self.slots, max_idle=max_sequence_idle
+        )
         self._running: dict[InferRequest, OpenSequence] = {}
         self._deadlines = Deadlines()
 
@@ -71,10 +73,6 @@ class SequenceBatcher:
             f"<SequenceBatcher {self.model}: {len(self.sequences)} sequences,"
             f" {self.sequences.queued_requests} queued>"
         )
-
-    @property
-    def queue(self) -> OpenSequences:
-        return self.sequences
 
     # What happens
 
@@ -98,12 +96,11 @@ class SequenceBatcher:
             sequence = self.sequences.begin(step.id, now)
         sequence.ended = step.end
         self.sequences.append(sequence, request, now)
-        self._deadlines.add(request)
+        self._deadlines.add(request, request.deadline)
         return True
 
     def requeue(self, request: InferRequest, now: float, *, alone: bool) -> None:
-        """Not possible: a worker that died has taken its sequences along."""
-        raise NotImplementedError
+        raise NotImplementedError("a worker that died has taken its sequences along")
 
     def cancel(self, request: InferRequest) -> bool:
         """Forget a waiting step, and with it those behind it, which are `broken`: to cancel a step
@@ -139,15 +136,11 @@ class SequenceBatcher:
             if sequence is not None:  # else a row that was not ready
                 self.sequences.ended(sequence, now)
 
-    def resize(self, instances: int) -> None:
-        """Each instance that comes and goes counts."""
-
     def instance_up(self, instance: int) -> None:
         self.sequences.add_instance(instance)
         self.forecast.instances = self.sequences.instances
 
     def instance_lost(self, instance: int) -> None:
-        """An instance is gone, and what its model knew of its sequences."""
         self.sequences.remove_instance(instance)
         self.forecast.instances = max(1, self.sequences.instances)
 
@@ -160,16 +153,6 @@ class SequenceBatcher:
     def clear(self) -> Sequence[InferRequest]:
         return self.sequences.clear()
 
-    def may_run_alone(self, now: float) -> bool:
-        return False
-
-    def ran_alone(self, seconds: float, now: float) -> None:
-        """Nothing does."""
-
-    def is_short(self, seconds: float) -> bool:
-        """How long others keep their slots is not known: no step is refused for that."""
-        return True
-
     def predicted_seconds(self, request: InferRequest) -> float:
         """Of a step that has a slot, or finds one at once."""
         step = request.sequence
@@ -179,9 +162,6 @@ class SequenceBatcher:
         # Those of its own sequence run one after the other.
         earlier = len(sequence.waiting) if sequence is not None else 0
         return seconds + earlier * self.forecast.batch_seconds(min(ready + 1, self.max_batch_size))
-
-    def give_up(self, turns: float) -> Sequence[InferRequest]:
-        return ()  # a sequence that was begun is not cut short
 
     def head(self) -> tuple[float, float] | None:
         waiting = [sequence.waiting[0] for sequence in self.sequences.all_ready()]

@@ -91,7 +91,6 @@ class StepRequests(Generic[SlotT]):
     # Requests
 
     def arrived(self, requests: Sequence[InferRequest], now: float) -> StepActs[SlotT]:
-        """Requests have come: each joins, is queued or refused."""
         acts: StepActs[SlotT] = StepActs()
         for request in requests:
             if request.reply.settled:
@@ -140,7 +139,6 @@ class StepRequests(Generic[SlotT]):
         return acts
 
     def tick(self, now: float) -> StepActs[SlotT]:
-        """A moment that was `wake_at` has come."""
         acts: StepActs[SlotT] = StepActs()
         for request in self.queue.expire(now):
             acts.fail.append((request, late(self._config.name, now - request.enqueued_at)))
@@ -279,7 +277,6 @@ class StepRequests(Generic[SlotT]):
         )
 
     def _place_for(self, request: InferRequest) -> SlotT | None:
-        """The emptiest instance that has room for it, if one has."""
         most = 1 if request.attempts else self.most
         free = {
             instance: len(active)
@@ -290,7 +287,6 @@ class StepRequests(Generic[SlotT]):
         return min(free, key=free.__getitem__, default=None)
 
     def _leave(self, request: InferRequest) -> Active[SlotT] | None:
-        """It is active no more; None if it was not."""
         active = self._by_request.pop(request, None)
         if active is not None:
             self._by_instance[active.instance].pop(active.key, None)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wherry.core.values.errors import ConfigError, InvalidRequest
-from wherry.core.values.media import Audio, AudioSpec
+from wherry.core.values.media import Audio, AudioSpec, wrong_format
 
 #: Zero crossings of the sinc on each side, and the window's shape: about 90 dB.
 _CROSSINGS: Final = 32
@@ -75,7 +75,6 @@ _WRITTEN: Final = {"wav": ("WAV", "PCM_16"), "flac": ("FLAC", "PCM_16"), "ogg": 
 
 
 def require() -> None:
-    """Raise ConfigError if soundfile is not installed."""
     try:
         importlib.import_module("soundfile")
     except (ImportError, OSError):  # OSError: without its library
@@ -122,13 +121,11 @@ def encoded(value: Any, spec: AudioSpec, *, exact: bool = False) -> bytes:
 
 
 def _opened(data: bytes, spec: AudioSpec) -> Any:
-    """The file, of which nothing but the header is read."""
     import soundfile
 
     name = _format(data)
     if name is None or name not in spec.formats:
-        formats = ", ".join(spec.formats).upper()
-        raise InvalidRequest(f"{_what(data, name)}; send {formats}")
+        raise wrong_format(data, name, "audio", spec.formats)
     try:
         file = soundfile.SoundFile(io.BytesIO(data))
     except Exception as error:  # noqa: BLE001 - foreign bytes make a decoder raise anything
@@ -184,14 +181,6 @@ def _format(data: bytes) -> str | None:
     if data.startswith(b"ID3") or (len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2):
         return "mp3"  # an ID3 tag, or the first frame of layer 3
     return None
-
-
-def _what(data: bytes, name: str | None) -> str:
-    if name is not None:
-        return f"is {name.upper()}, which is not taken here"
-    if not data:
-        return "is empty, no audio"
-    return f"is not audio: it begins with {data[:16]!r}"
 
 
 def _unsound(name: str, error: Exception) -> InvalidRequest:

@@ -54,7 +54,6 @@ class SharedOutcome(msgspec.Struct, frozen=True, array_like=True):
     counts: Sequence[int]
 
     def scatter(self) -> list[Outcome]:
-        """Give each caller its rows, or the same failure."""
         outputs = self.outcome
         if isinstance(outputs, Failure) or len(self.counts) == 1:
             return [outputs] * len(self.counts)

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from wherry.core.values.errors import ConfigError, InvalidRequest
-from wherry.core.values.media import FileBytes, ImageSpec
+from wherry.core.values.media import FileBytes, ImageSpec, wrong_format
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -161,7 +161,6 @@ def is_pixels(row: bytes) -> bool:
 
 
 def prepared_pixels(row: bytes, spec: ImageSpec) -> tuple[int, Callable[[], Any]]:
-    """As `prepared`, of what `pixels_of` has made."""
     with _refused("has no sound pixels"):
         (length,) = _LENGTH.unpack_from(row)
         start = _LENGTH.size + length
@@ -185,11 +184,9 @@ def prepared_pixels(row: bytes, spec: ImageSpec) -> tuple[int, Callable[[], Any]
 
 
 def _opened(data: bytes, spec: ImageSpec) -> Any:
-    """The image, of which nothing but the header is read."""
     name = _format(data)
     if name is None or name not in spec.formats:
-        formats = ", ".join(spec.formats).upper()
-        raise InvalidRequest(f"{_what(data, name)}; send {formats}")
+        raise wrong_format(data, name, "an image", spec.formats)
     if name == "tiff":
         _check_directory(data)
     module, plugin = _PLUGINS[name]
@@ -250,14 +247,6 @@ def _format(data: bytes) -> str | None:
         if data.startswith(beginning):
             return name
     return "webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
-
-
-def _what(data: bytes, name: str | None) -> str:
-    if name is not None:
-        return f"is a {name.upper()} image, which is not taken here"
-    if not data:
-        return "is empty, no image"
-    return f"is not an image: it begins with {data[:16]!r}"
 
 
 class _refused(contextlib.AbstractContextManager[None]):

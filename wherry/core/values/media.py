@@ -9,29 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.values.errors import ConfigError, InvalidRequest
 
 #: The formats of images by name, with their media types.
-IMAGE_TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        "png": "image/png",
-        "jpeg": "image/jpeg",
-        "webp": "image/webp",
-        "gif": "image/gif",
-        "bmp": "image/bmp",
-        "tiff": "image/tiff",
-    }
-)
+IMAGE_TYPES: Mapping[str, str] = {
+    name: f"image/{name}" for name in ("png", "jpeg", "webp", "gif", "bmp", "tiff")
+}
 #: The same of audio.
-AUDIO_TYPES: Mapping[str, str] = MappingProxyType(
-    {"wav": "audio/wav", "flac": "audio/flac", "ogg": "audio/ogg", "mp3": "audio/mpeg"}
-)
+AUDIO_TYPES: Mapping[str, str] = {
+    "wav": "audio/wav", "flac": "audio/flac", "ogg": "audio/ogg", "mp3": "audio/mpeg"
+}  # fmt: skip
 #: What a file is that says nothing of itself.
 ANY_BYTES = "application/octet-stream"
 
@@ -270,6 +262,19 @@ def media_type_of(media: MediaSpec | None, row: Any) -> str:
     if isinstance(row, FileBytes) and row.media_type is not None:
         return row.media_type
     return ANY_BYTES if media is None else media.media_type
+
+
+def wrong_format(
+    data: bytes, name: str | None, what: str, formats: tuple[str, ...]
+) -> InvalidRequest:
+    """Why these bytes, in the format `name` (None: an unknown one), are not taken."""
+    if name is not None:
+        why = f"is {name.upper()}, which is not taken here"
+    elif not data:
+        why = f"is empty, not {what}"
+    else:
+        why = f"is not {what}: it begins with {data[:16]!r}"
+    return InvalidRequest(f"{why}; send {', '.join(formats).upper()}")
 
 
 def _check_formats(where: str, formats: tuple[str, ...], known: Mapping[str, str]) -> None:

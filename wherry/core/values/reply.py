@@ -21,8 +21,6 @@ LIMIT_BYTES: Final = 64 * 2**20
 
 
 class ReplyLoop(Protocol):
-    """An event loop that awaits replies."""
-
     def call(self, callback: Callable[[Any], None], argument: Any) -> None:
         """Have `callback(argument)` called in the loop. Any thread."""
 
@@ -162,7 +160,6 @@ class StreamReply(Reply[T]):
 
     @property
     def unread(self) -> int:
-        """Number of unread responses."""
         return len(self._sizes)
 
     def dropped(self, model: str) -> Cancelled:

@@ -75,7 +75,6 @@ class Budget:
         return True
 
     def give_back(self, count: int) -> None:
-        """Release `count` bytes."""
         self.taken -= count
         if self.within is not None:
             self.within.give_back(count)
@@ -222,7 +221,6 @@ OBJECT_BYTES = 56 + 8
 
 
 def bytes_of(columns: Columns) -> int:
-    """Approximate bytes of these columns' values."""
     return sum(
         [
             column.nbytes if isinstance(column, np.ndarray) else value_bytes(column)
@@ -232,7 +230,6 @@ def bytes_of(columns: Columns) -> int:
 
 
 def value_bytes(value: Any) -> int:
-    """Approximate bytes of a Python value with its contents."""
     if isinstance(value, np.ndarray):
         return OBJECT_BYTES + value.nbytes
     size = 8 + getsizeof(value)

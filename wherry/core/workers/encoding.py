@@ -409,13 +409,22 @@ def _with_a_whole_stack(function: Callable[[], Any]) -> Any:
         return pool.submit(function).result()
 
 
-def copied(value: Any) -> Any:
-    """The value as another process would have it. UNSENDABLE."""
-    body = _ENCODER.body(value)
+def packed(value: Any) -> bytes:
+    """The value as another process gets it. UNSENDABLE."""
+    return _ENCODER.body(value)
+
+
+def unpacked(body: bytes) -> Any:
+    """The value that was `packed`. Raises Garbage."""
     with suppress(Exception):  # of any type: `decode` names it, or has a deeper stack
         return _DECODER.body(body)
+    return _DECODER.decode(memoryview(body))
+
+
+def copied(value: Any) -> Any:
+    """The value as another process would have it. UNSENDABLE."""
     try:
-        return _DECODER.decode(memoryview(body))
+        return unpacked(packed(value))
     except Garbage as error:
         raise ValueError(str(error)) from None
 

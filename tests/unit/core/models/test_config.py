@@ -47,7 +47,7 @@ def test_a_name_that_is_no_path_segment_is_refused(name: str) -> None:
         ({"stall_timeout": 0.0}, "stall_timeout", "more than 0 seconds"),
         ({"unload_timeout": 0.0}, "unload_timeout", "more than 0 seconds"),
         ({"crash_window": 0.0}, "crash_window", "more than 0 seconds"),
-        ({"max_queue_size": 0}, "max_queue_size", "None for no bound"),
+        ({"max_queue_size": 0}, "max_queue_size", "at least 1, or None"),
         ({"max_unread_responses": 0}, "max_unread_responses", "at least 1"),
         ({"isolation": "container"}, "isolation", "'thread', 'process' or 'shared'"),
         ({"instances": []}, "instances", "at least one instance"),

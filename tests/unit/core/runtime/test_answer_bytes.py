@@ -15,7 +15,7 @@ def test_every_column_comes_back_as_it_was() -> None:
         "none": np.zeros((0, 4), np.int8),
         "texts": ["a", "é"],
         "bytes": [b"\xff", b""],
-        "rows": [[b"a", b"b"], ShapedRow([b"c"], (1, 1))],
+        "rows": [[b"a", b"b"], [b"c"]],
         "objects": [{"a": [1, None, True]}],
         "arrays": [np.ones(2), np.ones(3)],
     }
@@ -30,11 +30,13 @@ def test_every_column_comes_back_as_it_was() -> None:
     assert np.shape(found.outputs["none"]) == (0, 4)
     for name in ("texts", "bytes", "rows", "objects"):
         assert found.outputs[name] == columns[name]
-    assert found.outputs["rows"][1].shape == (1, 1)
     assert [len(one) for one in found.outputs["arrays"]] == [2, 3]
 
 
-@pytest.mark.parametrize("value", [np.array([object()]), [object()], np.zeros(1, "V2"), [1j]])
+@pytest.mark.parametrize(
+    "value",
+    [np.array([object()]), [object()], np.zeros(1, "V2"), [1j], [ShapedRow([b"c"], (1, 1))]],
+)
 def test_what_is_no_data_is_not_written(value: Any) -> None:
     with pytest.raises(Unwritable):
         to_bytes(InferResponse({"y": value}))
@@ -51,10 +53,9 @@ GOOD = to_bytes(InferResponse({"y": np.zeros(2, np.int32), "t": ["x"]}))
         GOOD[:-1],
         GOOD.replace(b"<i4", b"<i8"),
         GOOD.replace(b"<i4", b"|O8"),
-        GOOD.replace(b"\x94\x01", b"\x94\x02"),
-        b"\x94\x01\xff\x80\xc0",
-        b"\x94\x01\x01\x81\xa1y\x92\xa1z\x01\xc0",
-        b"\x94\x01\x01\x90\xc0",
+        GOOD.replace(b"\x94\x02", b"\x94\x01"),
+        b"\x94\x02\xff\x80\xc0",
+        b"\x94\x02\x01\x90\xc0",
     ],
 )
 def test_what_was_not_written_here_is_not_read(data: bytes) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from wherry.core.scheduler.pace import Pace
+from wherry.core.scheduler.overload import Pace
 
 
 def test_nothing_is_predicted_before_anything_has_ended() -> None:

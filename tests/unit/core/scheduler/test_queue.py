@@ -472,7 +472,7 @@ def test_what_is_due_is_taken_once_and_in_order(
     deadlines, open_ones = Deadlines(), list[int]()
     for deadline, settled in added:
         request = Call("a", deadline=deadline).request
-        deadlines.add(request)
+        deadlines.add(request, deadline)
         if settled:
             request.reply.settle(Cancelled("gone"))
         elif deadline is not None:

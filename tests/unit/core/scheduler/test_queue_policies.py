@@ -6,7 +6,6 @@ from tests.fakes import Call
 from wherry.core.models.config import QueuePolicy
 from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.core.scheduler.policy import Dispatch, Scheduler
-from wherry.core.scheduler.queue import MANY, QueuePolicies
 from wherry.core.scheduler.self_tuning_batcher import SelfTuningBatcher
 from wherry.core.values.request import InferRequest
 
@@ -96,12 +95,3 @@ def test_each_level_has_its_own_bound_and_the_default_is_for_all_others(
 def test_a_level_without_any_policy_is_bounded_by_the_model_alone(make: type[Scheduler]) -> None:
     b = batcher(make, QueuePolicy(level=1, max_queue_size=1))
     assert all(b.enqueue(request(str(n), priority=2), 0.0) for n in range(9))
-
-
-def test_ends_of_waits_that_are_over_do_not_heap_up() -> None:
-    policies = QueuePolicies([QueuePolicy(timeout=60.0)])
-    for n in range(10 * MANY):
-        one = request(str(n), 60.0 + n)
-        one.queued = None if n % 10 else policies
-        policies.begins(one)
-    assert len(policies._ends) < 4 * MANY

@@ -92,7 +92,7 @@ def test_arrays_are_the_samples_alone() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "is empty, no audio"),
+        (b"", "is empty, not audio"),
         (b"\x89PNG\r\n\x1a\n", "is not audio: it begins with"),
         (b"<html>", "is not audio: it begins with b'<html>'"),
         (b"fLaC", "is not a valid FLAC file"),

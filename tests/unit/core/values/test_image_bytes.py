@@ -158,7 +158,7 @@ def test_what_is_no_image_is_refused_before_decoding(data: bytes, said: str) -> 
 
 
 def test_a_format_that_is_not_taken_is_named() -> None:
-    with pytest.raises(InvalidRequest, match="is a GIF image, which is not taken here; send PNG"):
+    with pytest.raises(InvalidRequest, match="is GIF, which is not taken here; send PNG"):
         image_bytes.prepared(saved(picture(), "gif"), ImageSpec(formats=("png",)))
 
 
