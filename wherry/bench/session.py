@@ -42,13 +42,6 @@ class Served:
             protocol=target.protocol, url=url, model=target.model, inputs=target.source
         )
 
-    @property
-    def streams(self) -> bool:
-        return self.target.wire.reads.endswith(("_events", "_stream"))
-
-    def observer(self) -> Observer:
-        return self.target.observer(self.pid)
-
     def run(
         self,
         plan: Plan,
@@ -83,11 +76,12 @@ def measure(
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Measured:
     """Carry out the plan, observe the server meanwhile, and compute the figures."""
-    with subject.observer() as observer:
+    with subject.target.observer(subject.pid) as observer:
         raw = subject.run(plan.check(), rows, tell, interrupted)
     table = Table.of(raw.records)
     seen = window(table, raw.began_at, raw.ended_at, warmup=plan.warmup, duration=plan.duration)
-    measured = figures(table, seen, open_load=isinstance(plan.load, Rate), streams=subject.streams)
+    streams = subject.target.wire.reads.endswith(("_events", "_stream"))
+    measured = figures(table, seen, open_load=isinstance(plan.load, Rate), streams=streams)
     line = timeline(table, seen)
     _with_server(line, observer, seen)
     point = Point(

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from wherry.core.observability.machine import Use as Use
     from wherry.core.observability.machine import cache_folder as cache_folder
     from wherry.core.observability.metrics import Metrics as Metrics
-    from wherry.core.observability.metrics_config import MetricsConfig as MetricsConfig
+    from wherry.core.observability.metrics import MetricsConfig as MetricsConfig
     from wherry.core.observability.otel.context import SpanKind as SpanKind
     from wherry.core.observability.otel.following import begun as begun
     from wherry.core.observability.otel.following import trace_below as trace_below
@@ -245,10 +245,9 @@ else:
             ),
             "models.host_weights": "move_weights",
             "observability.machine": "Machine Use cache_folder",
-            "observability.metrics": "Metrics",
+            "observability.metrics": "Metrics MetricsConfig",
             "observability": "numbers",
             "observability.load_meter": "FRESH LoadReport",
-            "observability.metrics_config": "MetricsConfig",
             "observability.otel.context": "SpanKind",
             "observability.otel.following": "begun trace_below trace_request",
             "observability.otel.providers": "tracing_of",

@@ -223,32 +223,33 @@ MOST_TRACEBACK = 16 << 10
 
 
 class OncePerCause:
-    """Limits how often a cause is logged. Pure: time is an argument. Not thread-safe."""
+    """Limits how often a cause is logged. Time is an argument. Safe from any thread."""
 
     def __init__(self, interval: float = INTERVAL, most: int = MOST) -> None:
         self.interval = interval
         self._most = most
         #: When each cause was logged, and how often it has occurred since.
         self._logged: dict[Hashable, tuple[float, int]] = {}
+        self._lock = threading.Lock()
 
     def came(self, cause: Hashable, now: float) -> int | None:
         """Count an occurrence. If it is to be logged, the number of occurrences since the last
         logged one; else None."""
-        if cause not in self._logged and len(self._logged) >= self._most:
-            self._forget(now)
-            if len(self._logged) >= self._most:
-                cause = None
-        logged_at, more = self._logged.get(cause, (now - self.interval, 0))
-        if now - logged_at < self.interval:
-            self._logged[cause] = (logged_at, more + 1)
-            return None
-        self._logged[cause] = (now, 0)
-        return more
+        with self._lock:
+            if cause not in self._logged and len(self._logged) >= self._most:
+                self._forget(now)
+                if len(self._logged) >= self._most:
+                    cause = None
+            logged_at, more = self._logged.get(cause, (now - self.interval, 0))
+            is_due = now - logged_at >= self.interval
+            self._logged[cause] = (now, 0) if is_due else (logged_at, more + 1)
+        return more if is_due else None
 
     def untold(self) -> dict[Hashable, int]:
         """The number of occurrences not logged, by cause; resets them."""
-        left = {cause: more for cause, (_, more) in self._logged.items() if more}
-        self._logged = {cause: (logged_at, 0) for cause, (logged_at, _) in self._logged.items()}
+        with self._lock:
+            left = {cause: more for cause, (_, more) in self._logged.items() if more}
+            self._logged = {cause: (logged_at, 0) for cause, (logged_at, _) in self._logged.items()}
         return left
 
     def _forget(self, now: float) -> None:
@@ -260,20 +261,17 @@ class OncePerCause:
 
 
 class FewLines(logging.Filter):
-    """Lets a report of each model's stage through every ten seconds, and all other records. Safe
-    from any thread."""
+    """Lets a report of each model's stage through every ten seconds, and all other records."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._lock = threading.Lock()
         self._lines = OncePerCause(PROGRESS_SECONDS)
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name != PROGRESS:
             return True
         stage = (getattr(record, "model", ""), record.getMessage())
-        with self._lock:
-            return self._lines.came(stage, time.monotonic()) is not None
+        return self._lines.came(stage, time.monotonic()) is not None
 
 
 def cut(text: str, most: int) -> str:
@@ -286,26 +284,14 @@ def cut(text: str, most: int) -> str:
 log = logging.getLogger("wherry")
 
 
-class _InternalErrors:
-    """The log is the process's, and so is what it holds already. Safe from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._causes = OncePerCause()
-
-    def came(self, error: BaseException) -> int | None:
-        frames = traceback.extract_tb(error.__traceback__, -1)
-        where = [(frame.filename, frame.lineno) for frame in frames]
-        with self._lock:
-            return self._causes.came((type(error), *where), time.monotonic())
-
-
-_errors: Final = _InternalErrors()
+#: The log is the process's, and so is what it holds already.
+_errors: Final = OncePerCause()
 
 
 def log_internal_error(error: BaseException, **fields: str) -> bool:
     """Log it with these fields; False if one like it was logged within a minute."""
-    more = _errors.came(error)
+    where = [(one.filename, one.lineno) for one in traceback.extract_tb(error.__traceback__, -1)]
+    more = _errors.came((type(error), *where), time.monotonic())
     if more is None:
         return False
     if more:
@@ -339,14 +325,12 @@ class FailureLog:
     def __init__(self, model: str, version: str, clock: Callable[[], float]) -> None:
         self._fields = {"model": model, "version": version}
         self._clock = clock
-        self._lock = threading.Lock()
         self._causes = OncePerCause()
 
     def tell(self, text: str, traceback: str, *, request_id: str = "", instance: str = "") -> None:
         """One request has failed with this."""
         cause = cause_of(traceback or text)
-        with self._lock:
-            more = self._causes.came(cause, self._clock())
+        more = self._causes.came(cause, self._clock())
         if more is None:
             return
         fields = {**self._fields, "instance": instance, "request_id": request_id}
@@ -360,9 +344,7 @@ class FailureLog:
 
     def close(self) -> None:
         """Tell how many there were that nothing was said of."""
-        with self._lock:
-            left = self._causes.untold()
-        for cause, more in left.items():
+        for cause, more in self._causes.untold().items():
             fields = {**self._fields, "like_it": str(more)}
             if isinstance(cause, Cause):
                 fields |= {"why": cause.error, "place": cause.place}

@@ -6,19 +6,16 @@ Triton's metrics, with its units, are exposed besides our own for existing dashb
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from wherry.core.observability.custom_metrics import (
-    CustomFamily,
-    Kind,
-    merged,
-)
+from wherry.core.observability.custom_metrics import CustomFamily, Kind, merged
 from wherry.core.observability.families import LABELS, Loaded, ModelValues, custom_metric, family
 from wherry.core.observability.fronts import FrontsSource, LoopStall, front_metrics, of_all_loops
 from wherry.core.observability.machine import Machine, Use, gpus
-from wherry.core.observability.metrics_config import MetricsConfig
 from wherry.core.observability.triton_metrics import (
     CacheNumbers,
     cache_metrics,
@@ -27,9 +24,12 @@ from wherry.core.observability.triton_metrics import (
     picker_metrics,
     triton_metrics,
 )
+from wherry.core.values.errors import ConfigError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+
+log = logging.getLogger("wherry")
 
 #: Of what each instance of a model has. Not `instance`: Prometheus calls the server so.
 INSTANCE: Final = "model_instance"
@@ -39,6 +39,44 @@ PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _UNTYPED: Final = re.compile(rb"^(# TYPE ([\w:]+)) untyped$", re.MULTILINE)
 #: A sample whose value is whole: as in Triton's text it is written so, for scripts that read it.
 _WHOLE: Final = re.compile(rb"^([^#\n].* -?\d+)\.0$", re.MULTILINE)
+#: Triton's quantiles of the last minute, which a Prometheus makes of histograms, and a coarse one
+#: of first responses: wherry's own histograms are always there.
+_NOT_HERE: Final = ("summary_latencies", "summary_quantiles", "histogram_latencies")
+_TRUTH: Final = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """What is exposed besides the counts of requests, by tritonserver's --metrics-config."""
+
+    #: The sums of durations.
+    counter_latencies: bool = True
+    #: Triton's metrics only, as its dashboards expect them.
+    only_triton: bool = False
+    #: The form in which every answer tells how busy the server is; "": none does unasked.
+    load_report: str = ""
+
+    @classmethod
+    def of(
+        cls, words: Sequence[str], *, only_triton: bool = False, load_report: str = ""
+    ) -> MetricsConfig:
+        """Read words such as counter_latencies=false.
+
+        ConfigError names the word that makes no sense; one of Triton's that changes nothing here
+        is warned of.
+        """
+        latencies = True
+        for word in words:
+            name, equals, value = word.partition("=")
+            if name in _NOT_HERE:
+                log.warning("metrics_config has no effect", extra={"word": word})
+            elif name != "counter_latencies" or not equals:
+                raise ConfigError(f"metrics_config {word!r}: the setting is counter_latencies")
+            elif value.lower() not in _TRUTH:
+                raise ConfigError(f"metrics_config {word!r}: the value must be true or false")
+            else:
+                latencies = _TRUTH[value.lower()]
+        return cls(counter_latencies=latencies, only_triton=only_triton, load_report=load_report)
 
 
 class Cache(Protocol):

@@ -1,10 +1,10 @@
-"""core/observability/metrics_config.py: the words of --metrics-config."""
+"""core/observability/metrics.py: the words of --metrics-config."""
 
 from __future__ import annotations
 
 import pytest
 
-from wherry.core.observability.metrics_config import MetricsConfig
+from wherry.core.observability.metrics import MetricsConfig
 from wherry.core.values.errors import ConfigError
 
 

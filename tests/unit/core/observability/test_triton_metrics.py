@@ -12,8 +12,7 @@ import wherry
 from tests.fakes import until
 from wherry.core.models.config import InstanceGroup
 from wherry.core.models.settings import Isolation
-from wherry.core.observability.metrics import Metrics
-from wherry.core.observability.metrics_config import MetricsConfig
+from wherry.core.observability.metrics import Metrics, MetricsConfig
 from wherry.server.calls.admission import Admission
 
 

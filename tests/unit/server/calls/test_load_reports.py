@@ -15,7 +15,7 @@ from tests.grpc_calls import served as served_calls
 from tests.grpc_calls import words
 from tests.http_exchange import MemoryExchange, served
 from wherry.core.observability.load_meter import LoadReport
-from wherry.core.observability.metrics_config import MetricsConfig
+from wherry.core.observability.metrics import MetricsConfig
 from wherry.server.access.api_keys import ApiKeys
 from wherry.server.calls.load_reports import LoadReports
 from wherry.server.v2.grpc.kserve import schemas

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from wherry.core.observability.otel.context import (
     SAMPLED,
@@ -24,6 +24,8 @@ from wherry.core.observability.otel.context import (
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
+
+    from wherry.core.observability.otel.spans import SpanSink
 
 
 _USUAL: Final = re.compile(
@@ -99,22 +101,13 @@ def _sampled(context: TraceContext, state: str) -> TraceContext:
     return TraceContext(context.trace_id, context.span_id, SAMPLED, state, context.baggage)
 
 
-class Sink(Protocol):
-    """Where drafts go."""
-
-    def start(self) -> None: ...
-    def flush(self) -> None: ...
-    def add(self, draft: SpanDraft) -> None: ...
-    def close(self, timeout: float) -> bool: ...
-
-
 class Tracing:
     """Decides and collects. Any thread; nothing blocks but `close`."""
 
     def __init__(
         self,
         sampling: TraceSampling,
-        sink: Sink,
+        sink: SpanSink,
         clock: Callable[[], float],
         *,
         read: Callable[[Mapping[str, str]], TraceContext | None] = context_of,

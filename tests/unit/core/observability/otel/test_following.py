@@ -15,10 +15,11 @@ pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
+from wherry.core.observability.otel.spans import SpanSink
 from wherry.core.observability.otel.tracing import TraceSampling
 
 
-class Spans:
+class Spans(SpanSink):
     """Takes drafts, as they are."""
 
     def __init__(self) -> None:
