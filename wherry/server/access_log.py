@@ -35,8 +35,6 @@ class AccessLog:
 
 
 class _LoggedExchange(PassedOn):
-    """An exchange that logs its end."""
-
     __slots__ = ("_log", "_started", "_status")
 
     def __init__(self, inner: Exchange, log: logging.Logger) -> None:

@@ -85,7 +85,6 @@ class AgentCheck:
             await asyncio.sleep(0)
 
     def line(self, sent: bytes) -> str:
-        """The line of this moment, to one who has sent this."""
         load = self._load()
         if load.one_seconds:
             self._best = min(load.one_seconds, self._best or load.one_seconds)

@@ -114,8 +114,6 @@ class LocalOwner:
 
 
 class FrontServer(Server):
-    """Serves the clients of one front process."""
-
     def __init__(self, sock: socket.socket, options: Options) -> None:
         runtime = Runtime()
         self._owner = LocalOwner(runtime, sock)
@@ -152,7 +150,6 @@ class FrontServer(Server):
         common.shared_memory.use([SharedRegion(*one) for one in settings.regions])
 
     def _measure(self) -> None:
-        """Tell the owner what this process has counted."""
         try:
             looks = in_thread(process_figures, "wherry-metrics")
         except RuntimeError:  # the system gives no thread, and the owner takes silence for a hang

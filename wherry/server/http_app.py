@@ -250,7 +250,6 @@ class HttpApp:
         return sentence if self._entry.common.triton_errors else sentence + more
 
     def _refusal(self, path: str, status: int, message: str) -> bytes:
-        """A refusal as the clients of the path's route read it."""
         if self._natural.route(path) is not None:
             return error_body(message)
         return refusal_form(path, status, message)

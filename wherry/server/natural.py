@@ -44,8 +44,6 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 class NaturalCodec:
-    """The wire form of one model at its own route."""
-
     def __init__(self, tensors: ModelTensors, signature: Signature) -> None:
         self._tensors = tensors
         self._model = tensors.model
@@ -193,8 +191,6 @@ def _base64(row: Any) -> Any:
 
 
 class NaturalRoutes:
-    """The natural routes of one server."""
-
     def __init__(self, entry: HttpEntry) -> None:
         self._entry = entry
         self._generation = -1

@@ -27,7 +27,7 @@ from wherry.server.connections.limits import Limits, MemoryPlan, memory_plan
 from wherry.server.content.urls import InputUrls
 from wherry.server.fronts.pass_on import PassOn
 from wherry.server.http_app import MANAGEMENT, HttpApp
-from wherry.server.options import Capacity, Options, Protocols
+from wherry.server.options import Capacity, Options
 from wherry.server.v2.common import FETCHING_THREADS, Common, OpenAISettings
 from wherry.server.v2.shared_memory import SharedMemory
 from wherry.server.watched_files import WatchedFiles
@@ -146,7 +146,10 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
         keys=ApiKeys(access.api_keys),
         admission=Admission(options.capacity.max_in_flight, plan.max_queue_bytes),
         max_body_bytes=plan.limits.max_body_bytes,
-        forwarding=_forwarding(protocols),
+        forwarding=Forwarding(
+            http=_forwarding(protocols.http_header_forward_pattern),
+            grpc=_forwarding(protocols.grpc_header_forward_pattern),
+        ),
         allow_model_upload=access.allow_model_upload
         or bool(access.api_keys or access.api_key_file),
         triton_errors=protocols.triton_errors,
@@ -169,12 +172,5 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
     )
 
 
-def _forwarding(protocols: Protocols) -> Forwarding:
-    over_http, over_grpc = (
-        None if pattern is None else HeaderForwarding(pattern)
-        for pattern in (
-            protocols.http_header_forward_pattern,
-            protocols.grpc_header_forward_pattern,
-        )
-    )
-    return Forwarding(over_http, over_grpc)
+def _forwarding(pattern: str | None) -> HeaderForwarding | None:
+    return None if pattern is None else HeaderForwarding(pattern)

@@ -40,7 +40,6 @@ class StopPipe:
         self._loop = loop
 
     def close(self) -> None:
-        """Watch no more."""
         if self._loop is not None and self._fd is not None:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

@@ -217,7 +217,6 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _no_program(where: str) -> TargetError:
-    """For a file that holds no Python."""
     if where.endswith(".gguf"):
         return TargetError(f"{where} is a checkpoint; write llm:{where}")
     kind = f"model{Path(where).suffix}"

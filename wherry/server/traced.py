@@ -63,8 +63,6 @@ class TracedHttp:
 
 
 class TracedExchange(PassedOn):
-    """An exchange that ends a span with its answer."""
-
     __slots__ = ("_responses", "_status", "_trace")
 
     def __init__(self, inner: Exchange, trace: RequestTrace) -> None:

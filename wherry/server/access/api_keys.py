@@ -77,7 +77,6 @@ class Restrictions:
 
     @property
     def headers(self) -> set[str]:
-        """The names of the headers that any of the groups wants."""
         return {name for name, _ in self._required.values()}
 
     def check(

@@ -107,8 +107,6 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class OriginRefusal:
-    """The status and message of a refusal."""
-
     status: int
     message: str
 

@@ -39,7 +39,6 @@ class Admission:
         self.large = Budget(sys.maxsize if max_bytes is None else max_bytes)
 
     def limit_bytes(self, max_bytes: int) -> None:
-        """Refuse beyond `max_bytes` from now on."""
         self.large.limit = max_bytes
 
     @property

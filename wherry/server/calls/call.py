@@ -37,8 +37,6 @@ from wherry.server.calls.traces import Traces
 
 
 class RequestValues(msgspec.Struct):
-    """A request as values."""
-
     columns: Columns
     rows: int
     id: str = ""
@@ -107,7 +105,6 @@ class InferCall(Reply[InferResponse], ABC):
 
     __slots__ = ("client", "codec", "entry", "loaded", "request", "stream")
 
-    #: Whether there may be more than one response.
     takes_streams = False
     loop: LoopPort
     request: InferRequest | None
@@ -198,7 +195,6 @@ class InferCall(Reply[InferResponse], ABC):
         port.submit(loaded, request)
 
     def cancel(self) -> None:
-        """Cancel the request: the client has left."""
         if self.request is not None:
             self.loaded.cancel(self.request)
 

@@ -103,7 +103,6 @@ class TraceSettings:
 
     def __init__(self, config: Sequence[str] = ()) -> None:
         self._initial = {**TRACE_DEFAULTS, **_trace_config(config)[0]}
-        #: Where traces are written; "": there are none.
         self.file: str = self._initial["trace_file"]
         self._own: dict[str, Any] = {}
         self._of_models: dict[str, dict[str, Any]] = {}
@@ -112,7 +111,6 @@ class TraceSettings:
         self._lock = threading.Lock()
         #: Called with a sampler that samples no more, as its settings have been changed.
         self.on_change: Callable[[Sampler], None] = lambda sampler: None
-        #: Whether any request may be one that is traced.
         self.on = self._is_on()
 
     def sample(self, model: str) -> Sampler | None:

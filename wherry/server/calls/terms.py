@@ -57,7 +57,6 @@ class Terms(msgspec.Struct, frozen=True):
     tenant: str = ""
     #: Whether the tenant is named: then an API key that was checked here does not give it.
     names_tenant: bool = False
-    #: Parameters for the model.
     parameters: Mapping[str, str] | None = None
     #: The RequestTrace of the one request that these are of; None: it is not traced.
     trace: Any = None

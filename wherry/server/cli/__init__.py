@@ -137,7 +137,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_serving(commands: Any) -> None:
-    """serve, check and config: they take a server's settings."""
     serve = _command(
         commands, "serve", "serve models over HTTP", "server.cli.serve:serve", PRECEDENCE, EVERYDAY
     )

@@ -35,7 +35,6 @@ Row = dict[str, Any]
 
 
 def user_says(text: str) -> Row:
-    """The row of a conversation that begins."""
     return {"messages": [{"role": "user", "content": text}]}
 
 

@@ -148,7 +148,6 @@ def _note(text: str) -> None:
 
 @contextmanager
 def _served(target: str) -> Iterator[Server]:
-    """A server of our own, for this chat."""
     configure("warning")
     models = load_targets([target if is_checkpoint(target) else f"llm:{target}"])
     assert isinstance(models, list)

@@ -31,7 +31,6 @@ from wherry.server.connections.limits import Limits
 from wherry.server.targets import PACKAGES
 
 FAILED = 1
-#: What stands before a finding.
 MARKS = {"ok": "ok   ", "note": "note ", "wrong": "WRONG"}
 
 
@@ -68,8 +67,6 @@ FEW_FILES: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
-
     #: "wrong": a server would not start, or not do what it says; "note": worth knowing.
     state: State
     topic: str
@@ -86,14 +83,7 @@ def of_extra(name: str, missing: Collection[str], versions: Mapping[str, str]) -
     return Finding("ok", f"extra {name}", text)
 
 
-def of_extras(missing: Collection[str]) -> Finding:
-    """Extras of the package that are not installed, of which some may not be needed."""
-    remedy = "wherry doctor app.py says what app.py needs; pip install 'wherry[EXTRA]'"
-    return Finding("ok", "other extras", f"not installed: {', '.join(missing)}", remedy)
-
-
 def of_module(module: str, where: str, is_there: bool, version: str) -> Finding:
-    """A module that a target imports at a place."""
     if is_there:
         return Finding("ok", f"import {module}", version or "installed")
     remedy = f"{sys.executable} -m pip install {PACKAGES.get(module, module)}"
@@ -222,7 +212,8 @@ def _programs() -> Iterator[Finding]:
             remedy = f"pip install -U {' '.join(needed[extra])}"
             yield Finding("wrong", "packages", found.found, remedy)
     if absent:
-        yield of_extras(absent)
+        remedy = "wherry doctor app.py says what app.py needs; pip install 'wherry[EXTRA]'"
+        yield Finding("ok", "other extras", f"not installed: {', '.join(absent)}", remedy)
 
 
 def look_at_target(target: str) -> Iterator[Finding]:
@@ -265,19 +256,14 @@ def _devices() -> Iterator[Finding]:
     yield from of_gpus(try_gpus(count) if count else {}, hidden)
     if not _version("torch"):
         return
-    try:
-        completed = subprocess.run(
-            [sys.executable, "-P", "-c", "import sys\n" + _TORCH],
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_TIMEOUT,
-            check=True,
-        )
-        version, built_for, why = completed.stdout.rstrip("\n").split("\t")
-    except (subprocess.SubprocessError, ValueError) as error:
-        yield Finding("wrong", "torch", f"cannot be imported: {error}", "pip install torch")
-        return
-    yield of_torch(version, built_for, why, count)
+    output, failed = _output([sys.executable, "-P", "-c", _TORCH])
+    found = output.strip("\n").rpartition("\n")[2].split("\t")
+    if failed or len(found) != 3:
+        text = f"cannot be imported: {failed or output}"
+        yield Finding("wrong", "torch", text, "pip install torch")
+    else:
+        version, built_for, why = found
+        yield of_torch(version, built_for, why, count)
 
 
 def _limits() -> Iterator[Finding]:

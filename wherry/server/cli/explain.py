@@ -18,12 +18,9 @@ LEAST_LABEL, MOST_LABEL = 10, 32
 
 
 class Bar(NamedTuple):
-    """A line of a chart."""
-
     label: str
     value: float
     remark: str = ""
-    #: A standard error of the value.
     error: float = 0.0
 
 
@@ -90,7 +87,6 @@ def lines(explained: dict[str, Any]) -> list[str]:
 
 
 def facts(explained: dict[str, Any]) -> list[str]:
-    """The facts, each a sentence or a line."""
     if "stages" in explained:
         calls = "the calls of its latest request" if explained["latest"] else "no request yet"
         tree = [line for span in explained["latest"][:1] for line in _tree(span)]
@@ -126,7 +122,6 @@ def facts(explained: dict[str, Any]) -> list[str]:
 
 
 def charts(explained: dict[str, Any]) -> Iterator[Iterator[str]]:
-    """The charts of what is known."""
     if "stages" in explained:
         if explained["stages"]:
             stages = [_stage(one) for one in explained["stages"]]

@@ -11,14 +11,12 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-#: The commands as `wherry --help` lists them.
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Serve": ("serve", "check", "config", "init"),
     "Use a running server": ("call", "chat", "models", "explain", "top"),
     "Measure and operate": ("bench", "doctor", "grafana", "completion"),
 }
 
-#: Command lines of each command, with what they do.
 EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
     "": {
         "wherry init hello": "write a starter project into the folder hello",
@@ -150,7 +148,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def _meant(word: str, commands: Collection[str]) -> str:
-    """A guess at what somebody means by a word where a command stands."""
     close = difflib.get_close_matches(word, commands, n=1)
     if close or word in _OTHERS_CALL:
         return f"; did you mean {close[0] if close else _OTHERS_CALL[word]!r}?"

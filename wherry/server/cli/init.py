@@ -61,7 +61,6 @@ TEMPLATES: Final = {
     "steps": Template("a diffusion loop", '"draw", digit=3, every=8', "diffusion", streams=True),
 }
 
-#: The files beside the template's own, and what they are.
 FILES: Final = {
     "app.py": "the model",
     "test_app.py": "its tests: python -m pytest",

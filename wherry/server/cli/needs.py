@@ -13,7 +13,6 @@ from wherry.core.api import ConfigError
 from wherry.llm.api import AUTO, choose, facts_of, here, is_local, with_options
 from wherry.server.targets import is_repository, load_target
 
-#: What runs a file of a model repository.
 _RUNS: Final = {
     ".onnx": "onnxruntime", ".pt": "torch", ".pt2": "torch", ".xml": "openvino", ".tl": "treelite",
 }  # fmt: skip

@@ -45,7 +45,6 @@ _OURS: Final = os.path.join(os.path.dirname(wherry.__file__), "")
 #: Folders of installed packages, also of an environment within the user's folder.
 _INSTALLED: Final = {"site-packages", "dist-packages"}
 
-#: Name and version of a model.
 _Key = tuple[str, str]
 
 
@@ -114,7 +113,6 @@ class Reloader:
         self._threads.join(lambda: max(0.0, ends_at - self._clock()))
 
     def wait_for_a_change(self) -> None:
-        """Block until a file is saved."""
         while not self._changed():
             time.sleep(LOOK_SECONDS)
 
@@ -279,5 +277,4 @@ def _log_failure(what: str, error: Exception) -> None:
 
 
 def start_again() -> None:
-    """Replace this process by the same command."""
     os.execv(sys.executable, sys.orig_argv)

@@ -27,9 +27,7 @@ from wherry.server.server import Server, StartLog
 MOST_MODELS: Final = 12
 #: Columns of names, before what they stand for.
 MOST_NAME: Final = 24
-#: The logger of wherry.progress().
 PROGRESS: Final = "wherry.progress"
-#: Characters of a bar.
 _BAR: Final = 20
 #: Events of the log that the screen shows itself.
 SHOWN: Final = ("listening", "ready")
@@ -67,8 +65,6 @@ class StatusLine:
 
 
 class LoadingLine(StartLog):
-    """Shows on a terminal what is loading."""
-
     interval = 0.1
 
     def __init__(self, line: StatusLine) -> None:
@@ -203,7 +199,6 @@ class StartScreen(LoadingLine):
 
 
 def _bar(done: int, total: int) -> str:
-    """How much is done, where that is known."""
     if not total:
         return f" {done}" if done else ""
     full = min(_BAR, _BAR * done // total)

@@ -40,7 +40,6 @@ class Settings:
     options: Options
     #: "--port", "WHERRY_PORT" or "wherry.toml [server]", by the option's key.
     origins: Mapping[str, str]
-    #: `[models.NAME]`, as in the file.
     models: Mapping[str, Mapping[str, Any]]
     file: str | None = None
 

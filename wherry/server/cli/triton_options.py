@@ -15,7 +15,6 @@ from wherry.server.options import OPTIONS
 
 COMMANDS: Final = ("serve", "check", "config")
 
-#: Flags of tritonserver that are another name for a flag of wherry.
 SAME: Final = {
     "--model-store": "--model-repository",
     "--http-address": "--host",

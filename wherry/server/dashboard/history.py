@@ -17,7 +17,6 @@ from typing import Any, Final
 from wherry.core.api import numbers
 from wherry.server.calls.client_text import encode_json
 
-#: Seconds that are kept.
 KEPT: Final = 900
 #: Seconds of a model's rate that the list of all models shows.
 RECENT: Final = 120

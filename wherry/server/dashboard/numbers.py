@@ -236,7 +236,6 @@ class ModelReader:
 
 
 def _kind(loaded: LoadedModel) -> str:
-    """What runs its requests: batches, steps or a pipeline."""
     if loaded.is_pipeline:
         return "pipeline"
     return "batches" if "decisions" in loaded.runner.explain() else "steps"
@@ -291,7 +290,6 @@ class Sample:
         return _joined(self.at, self.server, self.models.values())
 
     def changes_since(self, before: Sample) -> bytes:
-        """What is not as it was."""
         changed = [text for key, text in self.models.items() if before.models.get(key) != text]
         gone = [key for key in before.models if key not in self.models]
         return _joined(self.at, self.server, changed, gone)
@@ -323,10 +321,8 @@ class NumbersReader:
         draining: Callable[[], bool],
     ) -> None:
         self.fronts: FrontsSource | None = None
-        #: How many watch.
         self.viewers: Callable[[], int] = lambda: 0
         self.last = Sample()
-        #: Called each second.
         self.every_second: Callable[[], None] = lambda: None
         #: Called with each second's numbers while somebody watches.
         self.watched: Callable[[Sample], None] = lambda _: None

@@ -11,7 +11,6 @@ from wherry.server.calls.client_text import encode_json
 
 #: Seconds for which requests are recorded after somebody has asked for them.
 WATCHED: Final = 5.0
-#: Requests of a list.
 LISTED: Final = 50
 
 

@@ -61,7 +61,6 @@ def _file(name: str) -> str:
     return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 
-#: What the scripts of all pages begin with.
 SHARED: Final = _file("shared.js")
 #: In this order they are one script, after uPlot.
 _SCRIPTS: Final = ("base.js", "charts.js", "try.js", "page.js", "requests.js", "start.js")

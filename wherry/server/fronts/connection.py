@@ -140,7 +140,6 @@ class FrontConnection:
 
     @property
     def requests(self) -> int:
-        """Requests that are not answered."""
         return sum(map(len, self._requests.values()))
 
     def send(self, message: LinkMessage, size: int = 0) -> None:

@@ -177,7 +177,6 @@ def packed(columns: Columns, strings: Sequence[str]) -> dict[str, Any]:
 
 
 def unpacked(columns: dict[str, Any], strings: Sequence[str]) -> Columns:
-    """The columns as they were before `packed`."""
     for name in strings:
         if name in columns:
             columns[name] = _unpacked(columns[name])

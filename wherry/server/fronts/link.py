@@ -54,7 +54,6 @@ from wherry.server.fronts.link_protocol import (
     Seen,
 )
 
-#: What an owner tells its fronts.
 News = OwnedModels | FrontSettings | Measure
 
 #: Responses of a stream that its reader takes before the owner is told.
@@ -65,8 +64,6 @@ Answer = tuple[InferRequest, InferResponse | None]
 
 
 class ChannelRunner(Protocol):
-    """The runner whose requests a channel holds."""
-
     def answered(self, channel: ModelChannel, answers: Sequence[Answer]) -> None: ...
     def responded(
         self, channel: ModelChannel, request: InferRequest, response: InferResponse
@@ -88,7 +85,6 @@ class ModelChannel:
         self.link = link
         self.card = card
         self.runner = runner
-        #: By their ids.
         self.requests: dict[int, InferRequest] = {}
         self._next = 0
         #: Requests of one row may cross in one message.
@@ -219,7 +215,6 @@ class ModelChannel:
         self._refuse(message.ids, error_of(message))
 
     def unsent(self, ids: Sequence[int], error: Exception) -> None:
-        """These could not be encoded."""
         self._refuse(ids, InvalidRequest(f"model {self.card.config.name!r}: {error}"))
 
     def _refuse(self, ids: Iterable[int], error: WherryError) -> None:

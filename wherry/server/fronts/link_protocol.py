@@ -237,8 +237,6 @@ class CallResponsePart(LinkMessage):
 
 
 class LoadReported(LinkMessage):
-    """How busy the owner is."""
-
     load: LoadReport
 
 
@@ -247,8 +245,6 @@ class Measure(LinkMessage):
 
 
 class FrontMeasured(LinkMessage):
-    """What a front has counted. From a front."""
-
     figures: FrontFigures
 
 

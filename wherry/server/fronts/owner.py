@@ -76,7 +76,6 @@ class RowsOwner:
     def accept(
         self, messages: FrameSocket, aside: Callable[[Callable[[], None]], None]
     ) -> FrontConnection:
-        """Serve a front at the other end of these sockets."""
         connection = FrontConnection(self, self._port, messages, aside)
         self.connections.append(connection)
         connection.start()
@@ -84,7 +83,6 @@ class RowsOwner:
 
     @property
     def requests(self) -> int:
-        """Requests of fronts that are not answered."""
         return sum(connection.requests for connection in self.connections)
 
     # For connections

@@ -140,7 +140,6 @@ class PassOn:
         return None if (link := self.choose()) is None else link.load_report()
 
     def route(self, path: str, route: Route) -> Route:
-        """The route as a front has it."""
         if route.group in OWN or (
             route.group == "health" and not path.endswith(("/ready", "/readyz"))
         ):

@@ -11,7 +11,6 @@ from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import SOON, MethodHandler, Rpc
 from wherry.server.v2.grpc.entry import GrpcEntry
 
-#: Methods that a front answers itself.
 OWN: Final = frozenset(("ModelInfer", "ModelStreamInfer", "ServerLive", "ServerReflectionInfo"))
 
 

@@ -69,7 +69,6 @@ class FiguresOfFronts:
         return [number for number, since in self._silent.items() if now - since >= seconds]
 
     def begun(self, number: int, connection: FrontConnection) -> None:
-        """The front of this number has a new process."""
         self._connections[number] = connection
         connection.on_measured = lambda message: self._measured(number, message)
 
@@ -197,7 +196,6 @@ class Fronts:
 
     @property
     def binding(self) -> Binding:
-        """Which clients can reach it."""
         return self._sockets.binding
 
     async def serve(self) -> None:

@@ -237,7 +237,6 @@ class OwnedModelRunner(Runner):
     # Outcomes, in the loop
 
     def answered(self, channel: ModelChannel, answers: Sequence[Answer]) -> None:
-        """These requests of a channel have ended."""
         here: list[Reply[InferResponse]] = []
         for request, response in answers:
             request.queued = None
@@ -255,7 +254,6 @@ class OwnedModelRunner(Runner):
     def responded(
         self, channel: ModelChannel, request: InferRequest, response: InferResponse
     ) -> None:
-        """The owner has sent one response of a stream."""
         request.run = BEGUN
         reply = request.reply
         assert isinstance(reply, StreamReply)
@@ -265,7 +263,6 @@ class OwnedModelRunner(Runner):
     def refused(
         self, channel: ModelChannel, requests: Sequence[InferRequest], error: WherryError
     ) -> None:
-        """The owner has answered these with an error."""
         again: list[InferRequest] = []
         reloaded = self.channel is not None and channel is not self.channel
         for request in requests:

@@ -68,7 +68,6 @@ class FrontSockets:
 
     @property
     def binding(self) -> Binding:
-        """Which clients can reach them."""
         return binding_of([sock.getsockname() for sock in (*self.http, *self.grpc)])
 
     @property

@@ -102,7 +102,6 @@ def task_schemas(models: Iterable[LoadedModel]) -> dict[str, Json]:
 
 
 def _keywords(name: str, able: Sequence[LoadedModel]) -> Json:
-    """Of a request for these models."""
     properties: Json = {}
     levels = [m.config.priority_levels for m in able]
     if all(levels):  # else any number is the same
@@ -211,8 +210,6 @@ def document(served: DescribedServer) -> Json:
 
 
 class OpenApiWriter:
-    """Writes one document."""
-
     def __init__(self, served: DescribedServer) -> None:
         self._served = served
         self._registry = SchemaRegistry()
@@ -259,7 +256,6 @@ class OpenApiWriter:
         return text
 
     def _operations(self) -> Iterator[tuple[str, Route, Mapping[str, Operation]]]:
-        """The paths that clients may use."""
         served = self._served
         if self._is_served(_OF_A_MODEL):
             for loaded in _highest(served.models)[:MAX_MODELS]:
