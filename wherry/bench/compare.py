@@ -71,7 +71,6 @@ def unpaired(
 
 
 def _drift(group: npt.NDArray[np.float64]) -> float:
-    """The mean of a group's second half less that of its first."""
     half = len(group) // 2
     return float(group[-half:].mean() - group[:half].mean())
 

@@ -99,7 +99,6 @@ class Recorder:
         return found
 
     def merge(self, other: Recorder) -> None:
-        """Add the rows of another recorder."""
         rows, index = bytearray(other.rows), [self._index(name) for name in other.outcomes]
         if index != list(range(len(index))):
             for at in range(_TIMES.size, len(rows), _ROW.size):
@@ -194,8 +193,6 @@ class MeasuredWindow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Records as columns of numbers."""
-
     intended: Floats
     sent: Floats
     first: Floats

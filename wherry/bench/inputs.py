@@ -60,7 +60,6 @@ class Lengths:
 
 
 def lengths(text: str) -> Lengths:
-    """`300`, `100-800`, `5-120w` (words)."""
     match = re.fullmatch(r"(\d+)(?:-(\d+))?(w|words)?", text.strip())
     low, high = (int(match[1]), int(match[2] or match[1])) if match is not None else (0, 0)
     if match is None or not 1 <= low <= high:
@@ -322,7 +321,6 @@ def tensors(
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Rows as columns; all rows have the same inputs."""
     names = list(rows[0])
     for row in rows:
         if list(row) != names and set(row) != set(names):

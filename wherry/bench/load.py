@@ -97,8 +97,6 @@ class Raw:
 
 
 class Child:
-    """A load process, for its parent."""
-
     def __init__(self) -> None:
         self.connection, its = Pipe()
         with its:

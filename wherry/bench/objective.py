@@ -32,7 +32,6 @@ class Objective:
         return measured.latency is not None and not self.missed(measured)
 
     def missed(self, measured: Figures) -> list[str]:
-        """The limits that are not met, as text."""
         found = []
         for name, limit in self.limits.items():
             if measured.latency and (reached := getattr(measured.latency, name)) > limit:
@@ -92,11 +91,9 @@ class Search:
 
     @property
     def found(self) -> float | None:
-        """The highest load that met the target, so far."""
         return self._good
 
     def next(self) -> float | None:
-        """The next load, or None: it is found."""
         if self._good is None and self._bad is None:
             return self.start
         if self._bad is None:

@@ -45,7 +45,6 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The value of the Host header."""
         default = {"http": 80, "https": 443}.get(self.scheme)
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == default or self.uds else f"{host}:{self.port}"
@@ -192,7 +191,6 @@ def _listening_inodes(port: int) -> Iterator[str]:
 
 
 def is_here(host: str) -> bool:
-    """Whether it is a loopback address."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 

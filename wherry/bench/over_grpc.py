@@ -43,7 +43,6 @@ def schema() -> Schema:
 
 
 def check_installed() -> None:
-    """ConfigError without grpcio."""
     try:
         import grpc  # noqa: F401
     except ImportError as error:
@@ -100,14 +99,12 @@ class GrpcControl:
         return found
 
     def metadata(self, name: str, version: str) -> dict[str, Any]:
-        """A model's metadata, as over HTTP."""
         answer = self.call("ModelMetadata", {"name": name, "version": version})
         for tensor in (*answer.get("inputs", ()), *answer.get("outputs", ())):
             tensor["shape"] = [int(d) for d in tensor.get("shape", ())]
         return {"inputs": [], "outputs": [], **answer}
 
     def streams(self, name: str, version: str) -> bool:
-        """Whether a request of this model has any number of responses."""
         try:
             config = self.call("ModelConfig", {"name": name, "version": version})["config"]
         except (NotThere, KeyError):

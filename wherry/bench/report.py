@@ -73,8 +73,6 @@ class SearchResult(msgspec.Struct, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """Everything that one `wherry bench` has measured."""
-
     schema: int = SCHEMA
     tool: str = "wherry bench"
     version: str = ""

@@ -204,7 +204,6 @@ class Display:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """Show a text that is not a point: a server starts, a search goes on."""
         if self._live is not None:
             self._live.update(self._with(Text(text, style="dim")), refresh=True)
         elif not self._quiet:

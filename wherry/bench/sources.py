@@ -207,7 +207,6 @@ class Arrivals:
             self._timer.close()
 
     def _due(self) -> None:
-        """Send what is due, and wake up for the next."""
         now = perf_counter() - self._began_at
         while self._next <= now:
             if not self._sender.take():

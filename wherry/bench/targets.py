@@ -247,7 +247,6 @@ def described_by(metadata: Mapping[str, Any]) -> ModelDescription:
 
 
 def examples_of(control: HttpControl, name: str) -> list[inputs.Row]:
-    """The model's own examples, where the server is wherry."""
     try:
         entries = control.json("/v2/models")["models"]
         found = [entry for entry in entries if entry["name"] == name]
@@ -259,7 +258,6 @@ def examples_of(control: HttpControl, name: str) -> list[inputs.Row]:
 def rows_for(
     model: ModelDescription, sending: Sending, examples: Callable[[], list[inputs.Row]]
 ) -> tuple[list[inputs.Row], str]:
-    """The rows to send, and where they come from."""
     if sending.inputs is not None:
         return inputs.as_rows(inputs.values_of(sending.inputs), model), sending.inputs
     if sending.text is None and not sending.shapes and (found := examples()):

@@ -30,7 +30,6 @@ PAIRS = 10
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Print what differs between A and B."""
     targets = [_is_target(one) for one in args.compare]
     if all(targets):
         return _in_turns(args)

@@ -26,7 +26,6 @@ def seconds(text: str) -> float:
 
 
 def counts(text: str) -> list[int]:
-    """1,4,16 or 1..64: doubling from the one to the other."""
     found: list[int] = []
     for part in text.split(","):
         low, dots, high = part.partition("..")
@@ -64,7 +63,6 @@ def _share(text: str) -> float:
 
 
 def _choices(text: str) -> tuple[str, list[Any]]:
-    """A setting's name and the values to try."""
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise ValueError(text)
@@ -72,7 +70,6 @@ def _choices(text: str) -> tuple[str, list[Any]]:
 
 
 def _setting(text: str) -> Any:
-    """A number, true or false, seconds with a unit, or a word."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float, seconds):
@@ -107,7 +104,6 @@ class Flag(NamedTuple):
     also: tuple[str, ...] = ()
 
     def options(self) -> dict[str, Any]:
-        """For argparse's `add_argument`."""
         if self.metavar is None and not self.more:
             return {"help": self.help, "action": "store_true"}
         metavar = {"metavar": self.metavar} if self.metavar else {}

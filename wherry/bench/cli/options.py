@@ -38,7 +38,6 @@ class BenchOptions:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> BenchOptions:
-        """Read the flags. ConfigError names the one that is wrong."""
         args = _read(args)
         for name in ("repeat", "processes", "connections"):
             if (count := getattr(args, name)) is not None and count < 1:
@@ -56,7 +55,6 @@ class BenchOptions:
 
 
 def _read(args: argparse.Namespace) -> argparse.Namespace:
-    """The same with the values that its texts mean."""
     values = vars(args).copy()
     for flag in itertools.chain.from_iterable(GROUPS.values()):
         if flag.metavar not in KINDS:
@@ -143,7 +141,6 @@ def _objective(args: argparse.Namespace) -> Objective:
 
 
 def _sweep(settings: list[tuple[str, list[Any]]]) -> list[dict[str, Any]]:
-    """Every combination of the settings to sweep."""
     choices = dict(settings)
     return [
         dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())

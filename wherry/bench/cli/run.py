@@ -66,7 +66,6 @@ class Interrupts:
         return self._requested
 
     def wait(self, seconds: float) -> None:
-        """Sleep, until the end is asked for."""
         until = time.monotonic() + seconds
         while not self._requested and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
@@ -145,7 +144,6 @@ class Outputs:
                 _can_be_written(f"--{name} {path}", Path(path).absolute())
 
     def requests(self, measured: Measured) -> None:
-        """Append a line for each request of a run to the file of --jsonl."""
         if not self.args.jsonl:
             return
         with open(self.args.jsonl, "ab" if self._begun else "wb") as file:
@@ -421,7 +419,6 @@ def new_report(subject: Served) -> Report:
 
 
 def without_secrets(command: list[str]) -> list[str]:
-    """The command without keys and headers, for a file."""
     shown = []
     hide = False
     for word in command:

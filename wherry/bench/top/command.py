@@ -86,7 +86,6 @@ PIPED_WIDTH: Final = 200
 
 
 def top(args: argparse.Namespace) -> int:
-    """Show the numbers, again and again on a terminal, else once."""
     every = EVERY if args.interval is None else args.interval
     if not LEAST <= every <= 86400:
         raise ConfigError(f"--interval {every:g}: from {LEAST} s to a day")

@@ -70,7 +70,6 @@ def table(columns: Sequence[Column], first_to_go: Sequence[str], width: int) -> 
     least = min(widths[first], max(8, width // 3))
 
     def rest() -> int:
-        """What the others need."""
         return sum(widths[head] + GAP for head in shown if head != first)
 
     for head in first_to_go:
@@ -290,7 +289,6 @@ def ms(seconds: float | None) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes, for people."""
     for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= one:
             return f"{number(count / one)} {unit}"

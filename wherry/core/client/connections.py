@@ -76,7 +76,6 @@ class KeptConnections:
         return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
 
     def close(self) -> None:
-        """Close those that nobody uses."""
         with self._lock:
             idle, self.idle = self.idle, []
         for connection in idle:

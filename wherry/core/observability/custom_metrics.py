@@ -34,8 +34,6 @@ class Line:
 
 @dataclass(slots=True)
 class CustomFamily:
-    """The metrics of one name."""
-
     name: str
     description: str
     kind: Kind

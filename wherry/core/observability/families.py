@@ -78,7 +78,6 @@ class ModelValues:
 
     @property
     def busy_seconds(self) -> dict[str, float]:
-        """In batches, by phase."""
         phases = zip(*self.counted.batch_sizes.values(), strict=True)
         _, *ns = [sum(phase) for phase in phases] or (0, 0, 0, 0)
         return dict(zip(("input", "infer", "output"), [one * 1e-9 for one in ns], strict=True))
@@ -134,7 +133,6 @@ def bare(name: str, help: str, kind: str) -> Metric:
 
 
 def custom_metric(custom: CustomFamily) -> Metric:
-    """A metric that models define themselves."""
     name, kind = custom.name, custom.kind.name.lower()
     if custom.kind is Kind.COUNTER:
         # Counters without `_total` keep their names: as untyped.

@@ -43,13 +43,10 @@ _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICA
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields given as `extra`, in order."""
     return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
 
 
 class HumanFormatter(logging.Formatter):
-    """Formats a record as one line for people: time, level, event, fields; a traceback below."""
-
     def __init__(self, *, colour: bool = False, iso: bool = False) -> None:
         super().__init__()
         self.colour = colour
@@ -81,8 +78,6 @@ class HumanFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one JSON object in a line."""
-
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)
         line = {
@@ -328,7 +323,6 @@ class FailureLog:
         self._causes = OncePerCause()
 
     def tell(self, text: str, traceback: str, *, request_id: str = "", instance: str = "") -> None:
-        """One request has failed with this."""
         cause = cause_of(traceback or text)
         more = self._causes.came(cause, self._clock())
         if more is None:

@@ -60,7 +60,6 @@ def library() -> Any:
 
 
 def gpus(nvml: Any = None) -> Iterator[GpuUse]:
-    """Every GPU now; none without a driver."""
     nvml = nvml or library()
     count = ctypes.c_uint()
     if nvml is None or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:

@@ -225,7 +225,6 @@ def known(value: float) -> float | None:
 
 
 def summed(gauges: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """What several instances tell of themselves, summed."""
     whole: dict[str, float] = {}
     for one in gauges:
         for name, value in one.items():

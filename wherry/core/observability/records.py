@@ -110,8 +110,6 @@ class Records:
 
 
 class ModelRecords(NamedTuple):
-    """Where one model's statistics record to."""
-
     records: Records
     name: str
     version: str

@@ -80,8 +80,6 @@ MAX_RESPONSE_POSITIONS = 256
 
 @dataclass(slots=True)
 class Duration:
-    """How often something happened, and its total duration."""
-
     count: int = 0
     ns: int = 0
 
@@ -117,8 +115,6 @@ class Histogram:
 
 @dataclass(slots=True)
 class Compute:
-    """How often a batch was computed, and the total duration of each phase."""
-
     count: int = 0
     input_ns: int = 0
     infer_ns: int = 0
@@ -143,8 +139,6 @@ class Inlined:
 
 @dataclass(slots=True)
 class ResponseStatistics:
-    """Statistics of the n-th responses of all streaming requests."""
-
     #: Time since the previous response or the batch's start.
     came: Duration = field(default_factory=Duration)
     fail: Duration = field(default_factory=Duration)
@@ -294,7 +288,6 @@ class ModelStatistics:
         self.succeeded([request], now)
 
     def response_came(self, place: int, ns: int) -> None:
-        """Count response number `place` of a streaming request."""
         with self.lock:
             self.responses += 1
             came = self._place(place).came

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class CacheNumbers(Protocol):
-    """The counters of the response cache."""
-
     lookups: int
     hits: int
     misses: int
@@ -134,7 +132,6 @@ def cache_metrics(counted: CacheNumbers | None) -> Iterator[Metric]:
 
 
 def machine_metrics(use: Use) -> Iterator[Metric]:
-    """Triton's gauges of the machine; without a value where it is unknown."""
     yield gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0].", use.cpu_utilization)
     yield gauge(
         "nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes.", use.memory_total_bytes

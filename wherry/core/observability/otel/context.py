@@ -103,7 +103,7 @@ def _checked(baggage: str) -> str:
 
 
 class SpanKind(IntEnum):
-    """What a span is to the spans around it, by OpenTelemetry's names and OTLP's numbers."""
+    """What a span is to the spans around it, by OpenTelemetry's names."""
 
     INTERNAL = 1
     SERVER = 2
@@ -111,8 +111,6 @@ class SpanKind(IntEnum):
 
 
 class SpanEvent(msgspec.Struct, gc=False):
-    """A moment within a span."""
-
     name: str
     at: float
     attributes: Mapping[str, Any]

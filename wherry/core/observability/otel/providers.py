@@ -108,7 +108,6 @@ def start(provider: TracerProvider, names: Sequence[str]) -> None:
 
 
 def exporter_kind(name: str) -> Callable[[], Any]:
-    """The class of the exporters of this name. ConfigError if there is none."""
     from importlib.metadata import entry_points
 
     if name == "otlp":

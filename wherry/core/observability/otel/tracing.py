@@ -56,7 +56,6 @@ class TraceSampling:
         self.draw = random.random
 
     def root(self) -> TraceContext:
-        """A new trace, for a request that was drawn."""
         low = self._below(self._bound) if self._bound else 0
         return TraceContext((self._bits(64) << 64 | low) or 1, self.span_id())
 
