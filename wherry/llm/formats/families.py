@@ -119,12 +119,11 @@ def _named(
     written: tuple[str, ...],
     marks: tuple[tuple[str, str], ...] = (),
     inline: tuple[tuple[str, str], ...] = (),
-    numbers: bool = False,
 ) -> CallFormat:
-    """Calls that are a name, or perhaps a number, and the JSON of its arguments; `written`:
+    """Calls that are a name and the JSON of its arguments; `written`:
     templates of them."""
     return CallFormat(
-        after_names(head, tail, numbers=numbers, noise=bool(marks)),
+        after_names(head, tail, noise=bool(marks)),
         marks,
         inline,
         pieces=pieces_of(named_shape(head, tail)),
@@ -344,7 +343,6 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
                 "<|tool_call_end|>",
             ),
             marks=(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),),
-            numbers=True,
         ),
         inner=("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
     ),

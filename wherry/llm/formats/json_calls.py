@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, NoReturn
 
 import msgspec
@@ -97,14 +97,11 @@ def pieces_of(*shapes: JsonShape) -> PiecesOf:
     return lambda functions: JsonPieces(shapes, functions)
 
 
-def after_names(
-    head: str, tail: str = "", *, numbers: bool = False, noise: bool = False
-) -> CallReader:
+def after_names(head: str, tail: str = "", *, noise: bool = False) -> CallReader:
     """A reader of calls that are written as a name and the JSON of its arguments.
 
     `head` is a pattern of what stands before the JSON, with a group `name` and perhaps `id`;
-    `tail` of what may stand behind it. `numbers`: there may be a number in place of a name; the
-    function is meant whose arguments these are. `noise`: what stands beside calls is left out.
+    `tail` of what may stand behind it. `noise`: what stands beside calls is left out.
     """
     blanks = "" if noise else r"\s*+"  # a search would take them again from each of them
     before, behind = re.compile(rf"{blanks}{head}\s*+"), re.compile(rf"\s*+(?:{tail})?\s*+")
@@ -121,26 +118,12 @@ def after_names(
             end = end_of_json(text, begun.end())
             own_id = begun.groupdict().get("id") or ""
             name, arguments = begun["name"], text[begun.end() : end]
-            if numbers and name.isdecimal() and name not in functions:
-                name = _fitting(arguments, functions)
             calls.append(call_of(name, arguments, functions, own_id))
             match = behind.match(text, end)
             at = match.end() if match else end
         return calls
 
     return read
-
-
-def _fitting(arguments: str, functions: Functions) -> str:
-    """The one function that has all of these arguments. ValueError if there is none, or several."""
-    keys = _members(arguments).keys()
-    known = {name: schema.get("properties", {}) for name, schema in functions.items()}
-    fitting = [n for n, p in known.items() if isinstance(p, Mapping) and keys <= p.keys()]
-    if len(functions) == 1:
-        fitting = list(functions)
-    if len(fitting) != 1:
-        raise ValueError("a call without a name")
-    return fitting[0]
 
 
 def end_of_objects(text: str) -> int:

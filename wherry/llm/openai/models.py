@@ -332,9 +332,7 @@ def abilities(loaded: LoadedModel) -> set[str]:
 def _speaks(loaded: LoadedModel, by: str) -> bool:
     """Whether it makes text of an input of this name."""
     signature = loaded.signature
-    texts = [spec for spec in signature.outputs if spec.form is Form.TEXT]
-    tells = texts and (len(signature.outputs) == 1 or signature.output("text"))
-    return bool(tells) and signature.input(by) is not None
+    return text_output(signature) is not None and signature.input(by) is not None
 
 
 def _generates(loaded: LoadedModel, by: str) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from wherry.llm.openai.chat_answer import ChatAnswer, ChatChoice
 from wherry.llm.openai.errors import OpenAIError, OpenAIErrorFields
-from wherry.llm.openai.generation import ChoiceDelta
+from wherry.llm.openai.generation import ChoiceDelta, ReasoningTokens
 from wherry.llm.openai.parts import AnswerPart, PartedAnswer
 from wherry.llm.openai.response_request import Reasoning, ResponseText, ResponseTool
 
@@ -70,19 +70,13 @@ class CachedInput(msgspec.Struct, kw_only=True):
     cache_write_tokens: int = 0
 
 
-class ReasoningOutput(msgspec.Struct):
-    """Tokens of the output that are thoughts."""
-
-    reasoning_tokens: int
-
-
 class ResponseUsage(msgspec.Struct, kw_only=True):
     """How many tokens were read and written."""
 
     input_tokens: int
     input_tokens_details: CachedInput
     output_tokens: int
-    output_tokens_details: ReasoningOutput
+    output_tokens_details: ReasoningTokens
     total_tokens: int
 
 
@@ -241,7 +235,7 @@ class ResponseAnswer(PartedAnswer[ResponseEvent]):
             input_tokens=usage.prompt_tokens,
             input_tokens_details=CachedInput(cached_tokens=usage.cached_tokens),
             output_tokens=usage.completion_tokens,
-            output_tokens_details=ReasoningOutput(usage.reasoning_tokens or 0),
+            output_tokens_details=ReasoningTokens(usage.reasoning_tokens or 0),
             total_tokens=usage.prompt_tokens + usage.completion_tokens,
         )
 

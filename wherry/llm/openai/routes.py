@@ -8,17 +8,17 @@ what it has inputs for, and is refused otherwise.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-from wherry.llm.chat_page.routes import ChatPage
 from wherry.llm.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
 from wherry.llm.openai.chat_request import ChatRequest
 from wherry.llm.openai.completions import CompletionRequest, TextAnswer, TextCompletion
 from wherry.llm.openai.errors import UnknownRoute, fail
 from wherry.llm.openai.generation import generation_route
-from wherry.llm.openai.models import ABLE, AbleModels, OpenAIModel
+from wherry.llm.openai.models import ABLE, NEEDS, AbleModels, OpenAIModel
 from wherry.llm.openai.response_routes import ResponseRoutes
 from wherry.llm.openai.task_routes import task_routes
 from wherry.llm.openai.tokens import (
@@ -30,16 +30,32 @@ from wherry.llm.openai.tokens import (
     token_list,
 )
 from wherry.server.api import (
+    ANY_TEXT,
     Exchange,
     HttpEntry,
+    Operation,
     Route,
     generation,
     inference,
     respond,
     tells,
+    whole_page,
 )
 
 MODELS: Final = "/v1/models"
+CHAT: Final = "/chat"
+
+
+def _file(name: str) -> str:
+    return (Path(__file__).parents[1] / "chat_page" / name).read_text(encoding="utf-8")
+
+
+#: The page to chat with a server's models, which talks to these routes as any client does, and
+#: keeps conversations in the browser. Read when the server is imported: its event loop must not
+#: read files.
+PAGE, HEADERS = whole_page(
+    _file("page.html"), _file("page.css"), _file("markdown.js") + _file("page.js")
+)
 
 
 class OpenAIModels(msgspec.Struct, kw_only=True):
@@ -70,8 +86,11 @@ class OpenAI:
     def routes(self) -> dict[str, Route]:
         version = {"GET": tells("The server's version", VersionText)}
         one = {"GET": tells("One of these models", OpenAIModel, 404, 503)}
+        shown = Operation(
+            summary="A page to chat with the models", gives={"text/html": ANY_TEXT}, errors=(404,)
+        )
         return {
-            **ChatPage(self._models).routes(),
+            CHAT: Route({"GET": self._chat_page}, "metadata", True, {"GET": shown}, ("chat",)),
             "/version": Route({"GET": self._version}, "metadata", operations=version),
             **self._of_models(),
             **task_routes(self._models),
@@ -138,6 +157,16 @@ class OpenAI:
         self._entry.off_loop(exchange, look, tell, fail, reads=False)
 
     # The server
+
+    def _chat_page(self, exchange: Exchange) -> None:
+        """The page, which needs no key, as a browser cannot send one before it has the page: it
+        tells nothing of the server before it has asked for it."""
+        # Whether a model chats is not for clients without a key.
+        if not self._entry.common.keys and not self._models.serves("chat"):
+            raise UnknownRoute(
+                f"{CHAT} is not served here: no model chats (of each: {NEEDS['chat']})"
+            )
+        respond(exchange, PAGE.encode(), content_type="text/html; charset=utf-8", headers=HEADERS)
 
     def _version(self, exchange: Exchange) -> None:
         respond(exchange, msgspec.json.encode(VersionText(self._entry.common.version)))

@@ -595,23 +595,6 @@ def test_a_key_without_a_value_is_left_out(size: int) -> None:
     assert called(said) == [("get_weather", one) for one in arguments]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [(ARGUMENTS, "get_weather"), ('{"zone": 1}', ""), ("{}", "")],
-)
-def test_a_number_in_place_of_a_name_means_the_function_that_fits(
-    arguments: str, name: str
-) -> None:
-    text = (
-        f"<|tool_calls_section_begin|><|tool_call_begin|>0<|tool_call_argument_begin|>{arguments}"
-        "<|tool_call_end|><|tool_calls_section_end|>"
-    )
-    for pieces in ([text], list(text)):
-        said = read(AnswerStyle("kimi_k2"), *pieces)
-        assert [call.name for call in said.calls] == ([name] if name else [])
-        assert (said.text == text) != bool(name)
-
-
 @pytest.mark.parametrize("family", ["kimi_k2", "deepseek", "plamo3", "solar_open"])
 def test_what_stands_beside_calls_between_their_marks_is_left_out(family: str) -> None:
     format_ = TOOL_FAMILIES[family].format

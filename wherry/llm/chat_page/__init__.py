@@ -1,1 +1,0 @@
-"""What does a browser show at `/chat`?"""
