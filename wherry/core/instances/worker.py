@@ -228,18 +228,13 @@ def _serve(
     running = surroundings.running
     while True:
         message = early.popleft() if early else connection.receive()
-        if isinstance(message, Execute | Generate) and message.trace is not None:
-            run = execute if isinstance(message, Execute) else _generate
+        if isinstance(message, Execute | Generate):
+            run: Any = execute if isinstance(message, Execute) else _generate
             with running:
-                surroundings.spans.run(message.trace, run, connection, executable, message)
-                connection.answer()
-        elif isinstance(message, Execute):
-            with running:
-                execute(connection, executable, message)
-                connection.answer()
-        elif isinstance(message, Generate):
-            with running:
-                _generate(connection, executable, message)
+                if message.trace is None:
+                    run(connection, executable, message)
+                else:
+                    surroundings.spans.run(message.trace, run, connection, executable, message)
                 connection.answer()
         elif isinstance(message, Move):
             with running:
