@@ -9,12 +9,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
 import msgspec
 
-from wherry.core.models.natural_route import wrong_route
 from wherry.core.values.errors import ConfigError
 
 
@@ -23,6 +22,45 @@ def wrong_name(name: str) -> str | None:
     if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*", name):
         return None
     return f"model name {name!r}: use letters, digits, '_', '-' and '.' only"
+
+
+#: First segments of the server's own paths, and of some that it may get. Those of OpenAI's and
+#: others' protocols are not among them: a model's own route comes before theirs.
+RESERVED_PATHS: Final = frozenset(
+    (
+        "",
+        "admin",
+        "dashboard",
+        "debug",
+        "docs",
+        "favicon.ico",
+        "health",
+        "healthz",
+        "livez",
+        "load",
+        "metrics",
+        "openapi.json",
+        "ping",
+        "readyz",
+        "redoc",
+        "robots.txt",
+        "v2",
+        "version",
+    )
+)
+_PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@-]{1,100}){1,16}")
+
+
+def wrong_route(route: str) -> str | None:
+    if _PATH.fullmatch(route) is None:
+        return (
+            f'must be a path such as "/predict", of letters, digits and -._~!$&\'()*+,;=:@ between'
+            f" slashes and without one at its end, not {route!r}"
+        )
+    first = route.split("/")[1]
+    if first.lower() in RESERVED_PATHS or first.startswith("_"):
+        return f"{route!r} begins as paths of the server itself do (/{first}); choose another"
+    return None
 
 
 #: Names of the hub, and what else clients send: gpt-4o, claude-sonnet-4@20250514, llama3:8b.
@@ -388,21 +426,23 @@ def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
     warmup, examples = (_samples(settings.pop(field, ())) for field in ("warmup", "examples"))
     if isinstance(served := settings.get("served_names"), str):
         settings["served_names"] = served.split(",")
-    policies = settings.get("queue_policies")
-    if isinstance(policies, Iterable) and not isinstance(policies, str | Mapping):
-        settings["queue_policies"] = [_policy(name, policy) for policy in policies]
-    sequence = settings.get("sequence")
-    if isinstance(sequence, SequenceBatching):
-        settings.pop("sequence")
+    if isinstance(policies := settings.get("queue_policies"), list | tuple):
+        where = f"model {name!r}: queue_policies: unknown setting"
+        for policy in policies:
+            _refuse_unknown(policy if isinstance(policy, Mapping) else (), POLICY_FIELDS, where)
+    if isinstance(sequence := settings.get("sequence"), Mapping):
+        _refuse_unknown(sequence, SEQUENCE_FIELDS, f"model {name!r}: sequence: unknown setting")
+        if isinstance(controls := sequence.get("controls"), list | tuple):
+            kinds = [{"kind": one} if isinstance(one, str) else one for one in controls]
+            settings["sequence"] = {**sequence, "controls": kinds}
     try:
-        if isinstance(sequence, Mapping):
-            sequence = _sequence(name, settings.pop("sequence"))
-        config = msgspec.convert(settings, ModelConfig)
-        return replace(config, warmup=warmup, examples=examples, sequence=sequence)
+        config = msgspec.convert(settings, ModelConfig, from_attributes=True)
+        return replace(config, warmup=warmup, examples=examples)
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
-        raise ConfigError(f"model {name!r}: {_field_first(error)}") from None
+        problem, _, field = str(error).replace("`", "").partition(" - at $.")
+        raise ConfigError(f"model {name!r}: {field}: {problem[0].lower()}{problem[1:]}") from None
 
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
@@ -440,34 +480,6 @@ def _groups(name: str, instances: Any, device: Any) -> list[Any]:
                 group = {"device": device, **group}
         groups.append(group)
     return groups
-
-
-def _policy(name: str, policy: Any) -> Any:
-    if isinstance(policy, Mapping):
-        _refuse_unknown(policy, POLICY_FIELDS, f"model {name!r}: queue_policies: unknown setting")
-        return policy
-    return asdict(policy) if isinstance(policy, QueuePolicy) else policy
-
-
-def _sequence(name: str, settings: Mapping[str, Any]) -> SequenceBatching:
-    """Sequence settings, in which a control may be given as its kind alone."""
-    _refuse_unknown(settings, SEQUENCE_FIELDS, f"model {name!r}: sequence: unknown setting")
-    controls = [
-        {"kind": control} if isinstance(control, str) else control
-        for control in settings.get("controls", ())
-    ]
-    try:
-        return msgspec.convert({**settings, "controls": controls}, SequenceBatching)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, ConfigError):
-            raise error.__cause__ from None
-        raise ConfigError(f"model {name!r}: sequence: {_field_first(error)}") from None
-
-
-def _field_first(error: msgspec.ValidationError) -> str:
-    """msgspec's "Expected `int` - at `$.max_batch_size`" as "max_batch_size: expected int"."""
-    problem, _, field = str(error).replace("`", "").partition(" - at $.")
-    return f"{field}: {problem[0].lower()}{problem[1:]}"
 
 
 def _samples(rows: Any) -> tuple[Any, ...]:

@@ -1,18 +1,8 @@
 """Which inputs and outputs does a function have, read from its annotations?
 
-    list[str], list[bytes]                    BYTES
-    list[int], list[float], list[bool]        INT64, FP64, BOOL
-    list[dict], list[SomeDataclass]           BYTES that hold JSON (TypedDict, Struct, pydantic)
-    Annotated[np.ndarray, wherry.FP32[3, 4]]  one array, batch first
-    Annotated[list[np.ndarray], wherry.FP32[-1]]   arrays of different shapes
-    Annotated[torch.Tensor, wherry.FP32[4]]   the same as a tensor (or CuPy's, JAX's) on the device
-    list[wherry.Image], list[wherry.Audio], list[wherry.File]   BYTES, decoded for the code
-    Annotated[list[np.ndarray], wherry.ImageSpec()]   the same as arrays
-
-Aliases (`type Vector = ...`) are resolved. Each parameter is an input; one with a default is
-optional. A TypedDict, NamedTuple or dataclass as the return type names several outputs; a tuple
-numbers them. Without `list[...]` (`text: str`) the function takes one row at a time. A generator
-streams.
+Each parameter is an input; one with a default is optional. A TypedDict, NamedTuple or dataclass as
+the return type names several outputs; a tuple numbers them. Without `list[...]` (`text: str`) the
+function takes one row at a time. A generator streams. docs/reference/annotations.md has all cases.
 """
 
 from __future__ import annotations

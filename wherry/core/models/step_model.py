@@ -2,15 +2,6 @@
 
 A decoder, a diffusion loop, a streaming speech recogniser: each answer takes many calls of the
 network, and each call (step) computes all active requests. Requests join and leave between steps.
-
-    class Countdown(wherry.StepModel):
-        max_batch_size = 8
-
-        def start(self, n: int) -> Counter:
-            return Counter(n)
-
-        def step(self, active: list[Counter]) -> list[wherry.Step[int]]:
-            ...
 """
 
 from __future__ import annotations

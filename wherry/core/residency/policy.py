@@ -1,26 +1,11 @@
 """Which model sleeps so that another wakes, and when? Pure: no clock, lock or thread.
 
-The models that wait for room on a device stand in one line, in the order in which they began to
-wait. Room is made for the first one; a later one goes before it only with room that the first does
-not need. One model wakes at a time: loads share a disk and a link, so side by side the first would
-be later and the last no sooner. Only beside a long load one that is short against what is left of
-it may run, as who waits for a small model should not wait for a large one.
-
-A model that woke keeps its room for a *turn*, as long as its swap takes (wake and sleep), while
-requests wait there or several are expected before the turn ends. So swaps take at most about half
-of the time however models are asked. Let T be the longest turn, E the longest end of what runs and
-the sleep after it, W the longest wake. A model behind n others is waking after at most
-
-    (n + 1) (T + E + W) + the wakes of the n + E, if it has to go to sleep itself before
-
-as each one of the line waits for turns that have begun, for the room, and for a wake under way. Of
-two models that fit only alone each waits for at most two swaps and the turn between. One of which
-work is left when its turn ends goes to the end of the line.
-
-Who sleeps is the set of models with the least expected cost: the seconds of its swap and of what it
-runs, over the seconds until it is expected to be asked again (Belady's rule with an estimate, in
-the manner of GreedyDual-Size-Frequency). The estimate is the mean time between requests, or the
-time since the last one if that is longer: a burst that is over counts no more.
+Models that wait for room stand in one line, in the order in which they began to wait. One that woke
+keeps its room for a *turn*, as long as its swap takes, while requests wait there or several are
+expected before the turn ends: so swaps take at most about half of the time however models are
+called. The set of models sleeps that is expected to cost least. One loads at a time, but for a
+short load beside a long one. docs/decisions/0065-turns-on-a-device.md has the bound of the wait,
+the figures, and what was refused.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ from wherry.core.models.signature import Signature
 from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.pipelines.pipeline import PipelineRunner
 from wherry.core.runtime.cache import ModelCache
-from wherry.core.runtime.row_sizes import RowSize
-from wherry.core.runtime.shape_keys import ShapeKeys
+from wherry.core.runtime.row_sizes import RowSize, ShapeKeys
 from wherry.core.values.datatypes import Form, TensorSpec
 from wherry.core.values.errors import (
     Cancelled,

@@ -66,7 +66,6 @@ _BEGINNINGS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"MM\0*", "tiff"),
     (b"BM", "bmp"),
 )
-_CHANNELS: Final = {"L": 1, "RGB": 3, "RGBA": 4}
 #: The media type of a row of pixels, which only callers in this process make.
 PIXELS: Final = "image/x-wherry-pixels"
 _LENGTH: Final = struct.Struct("<I")

@@ -51,7 +51,7 @@ def test_sequences_and_policies_may_be_objects_or_tables() -> None:
         ({"sequence": {"minimum_slot_utilization": 1.5}}, "between 0 and 1"),
         ({"sequence": {"max_candidate_sequences": -1}}, "must not be negative"),
         ({"sequence": {"controls": ["begin"]}}, "control 'begin': expected one of start"),
-        ({"sequence": {"controls": [{"kynd": "start"}]}}, r"'m': sequence: controls\[0\]: object"),
+        ({"sequence": {"controls": [{"kynd": "start"}]}}, r"'m': sequence.controls\[0\]: object"),
         ({"sequence": 7}, "sequence"),
         ({"queue_policies": [{"timout": 1}]}, "queue_policies: unknown setting 'timout'; did you"),
         ({"queue_policies": [QueuePolicy(), {"timeout": 0}]}, "timeout must be more than 0"),

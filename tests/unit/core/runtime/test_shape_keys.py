@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wherry.core.models.signature import Signature
-from wherry.core.runtime.shape_keys import ShapeKeys
+from wherry.core.runtime.row_sizes import ShapeKeys
 from wherry.core.values.datatypes import BYTES, FP32, Form, TensorSpec
 from wherry.core.values.request import ShapedRow
 

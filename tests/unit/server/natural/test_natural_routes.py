@@ -15,7 +15,7 @@ import wherry
 from tests.fakes import Gate, gated, until
 from tests.http_exchange import Client, served
 from tests.unit.server.content.test_urls import a_site
-from wherry.core.models.natural_route import RESERVED
+from wherry.core.models.config import RESERVED_PATHS
 from wherry.core.values.errors import ConfigError
 from wherry.server.content.urls import InputUrls
 from wherry.server.http_app import HttpApp
@@ -486,7 +486,7 @@ def test_a_route_that_cannot_be_one_is_refused(route: str) -> None:
 def test_no_model_can_take_a_path_of_the_server(client: Client) -> None:
     app: HttpApp = client.app
     paths = set(app._routes) - {"*"}  # of OPTIONS * alone
-    assert {path.split("/")[1] for path in paths} <= RESERVED
+    assert {path.split("/")[1] for path in paths} <= RESERVED_PATHS
 
 
 def test_the_body_of_an_answer_is_json_as_a_model_that_streams_nothing_gives_it(
