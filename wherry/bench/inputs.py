@@ -206,36 +206,36 @@ def _checked(made: Any, target: str) -> Iterable[Any]:
     return made
 
 
-def from_files(source: str) -> list[Any]:
-    """The bytes of each file of a folder, or of those that a pattern names, in order."""
-    folder = Path(source)
-    pattern = str(folder / "*") if folder.is_dir() else source
-    found = sorted(path for path in glob.glob(pattern) if Path(path).is_file())[:MOST_ROWS]
-    if not found:
-        raise ConfigError(f"inputs {source}: there is not one file")
-    try:
-        return [Path(path).read_bytes() for path in found]
-    except OSError as error:
-        raise ConfigError(f"inputs {source}: {error}") from None
+def _files(source: str) -> list[str] | None:
+    """The files of a folder or of a pattern, in order; None: it is neither."""
+    path = Path(source)
+    if not path.is_dir() and (path.exists() or not glob.has_magic(source)):
+        return None
+    pattern = str(path / "*") if path.is_dir() else source
+    return sorted(found for found in glob.glob(pattern) if Path(found).is_file())[:MOST_ROWS]
 
 
 def media_type(source: str) -> str:
     """The media type of a file, or of the first of several, by its name; "" if it has none."""
-    path = Path(source)
-    if path.is_dir() or glob.has_magic(source):
-        source = min(glob.glob(str(path / "*") if path.is_dir() else source), default="")
-    return mimetypes.guess_type(source)[0] or ""
+    first = next(iter(_files(source) or ()), source)
+    return mimetypes.guess_type(first)[0] or ""
 
 
 def values_of(source: str) -> list[Any]:
     """Rows from a file, from the files of a folder or a pattern, or from `file.py:function`."""
     if re.search(r"\.py:\w+$", source):
         return from_program(source)
-    if Path(source).is_dir() or (glob.has_magic(source) and not Path(source).exists()):
-        return from_files(source)
-    if source.lower().endswith(MEDIA):
-        return [Path(source).read_bytes()] if Path(source).is_file() else from_file(source)
-    return from_file(source)
+    files = _files(source)
+    if files is None:
+        if not source.lower().endswith(MEDIA):
+            return from_file(source)
+        files = [source]
+    if not files:
+        raise ConfigError(f"inputs {source}: there is not one file")
+    try:
+        return [Path(path).read_bytes() for path in files]
+    except OSError as error:
+        raise ConfigError(f"inputs {source}: {error}") from None
 
 
 def as_rows(values: Iterable[Any], model: ModelDescription) -> list[Row]:

@@ -51,7 +51,7 @@ class Point(msgspec.Struct, kw_only=True):
 
     @property
     def label(self) -> str:
-        return ", ".join(f"{name} {shown(value)}" for name, value in self.settings.items())
+        return label_of(self.settings)
 
 
 class TargetFacts(msgspec.Struct, kw_only=True):
@@ -108,6 +108,10 @@ def read(path: str) -> Report:
 
 def shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def label_of(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {shown(value)}" for name, value in settings.items())
 
 
 def number(value: float) -> str:

@@ -12,7 +12,7 @@ from wherry.bench.load import LoadProcesses, LoadProgress, Raw
 from wherry.bench.objective import silence
 from wherry.bench.observe import Observer, is_here, listener
 from wherry.bench.plan import Plan, Rate
-from wherry.bench.report import ClientSide, Point, TargetFacts, number
+from wherry.bench.report import ClientSide, Point, number
 from wherry.bench.targets import Target
 
 #: A share of a core from which on the client counts as the limit.
@@ -33,14 +33,6 @@ class Served:
         where = self.target.address
         if self.pid is None and where.uds is None and is_here(where.host):
             self.pid = listener(where.port)
-
-    @property
-    def facts(self) -> TargetFacts:
-        target = self.target
-        url = target.address.url
-        return TargetFacts(
-            protocol=target.protocol, url=url, model=target.model, inputs=target.source
-        )
 
     def run(
         self,

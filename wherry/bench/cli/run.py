@@ -32,7 +32,7 @@ from wherry.bench.plan import Load, Rate
 from wherry.bench.report import Point, Report
 from wherry.bench.session import Measured, Served, measure
 from wherry.bench.show import Display
-from wherry.bench.targets import find
+from wherry.bench.targets import Target, find
 from wherry.core.api import ConfigError, WherryError
 from wherry.server.api import OPTIONS, PREFIX, read_settings
 from wherry.testing import ServerProcess
@@ -317,14 +317,13 @@ class BenchRun:
         if self.report.points:
             self.interrupts.wait(self.bench_options.pause)
         plan = self.bench_options.plan_of(load)
-        label = ", ".join(f"{name} {reports.shown(value)}" for name, value in settings.items())
         measured = measure(
             subject,
             plan,
             rows=rows,
             settings=settings,
             repeat=repeat,
-            tell=self.display.begin(plan, label),
+            tell=self.display.begin(plan, reports.label_of(settings)),
             interrupted=self.interrupts.requested,
         )
         self.report.points.append(measured.point)
@@ -375,7 +374,7 @@ class BenchRun:
             with self.interrupts.at_once():
                 subject = self._start(stack, settings)
             if self.report is None:
-                self.report = new_report(subject)
+                self.report = new_report(subject.target)
             yield subject
 
     def _start(self, stack: ExitStack, settings: dict[str, Any]) -> Served:
@@ -408,13 +407,18 @@ class BenchRun:
         return self._only_model
 
 
-def new_report(subject: Served) -> Report:
+def new_report(target: Target) -> Report:
     return Report(
         version=__version__,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         command=without_secrets(["wherry", *sys.argv[1:]]),
         machine=facts(),
-        target=subject.facts,
+        target=reports.TargetFacts(
+            protocol=target.protocol,
+            url=target.address.url,
+            model=target.model,
+            inputs=target.source,
+        ),
     )
 
 
