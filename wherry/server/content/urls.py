@@ -152,8 +152,6 @@ Resolve = Callable[..., Sequence[tuple[Any, Any, Any, str, Any]]]
 
 
 class Fetched(msgspec.Struct):
-    """The bytes of a URL, and what is said of them."""
-
     data: bytes
     media_type: str | None = None
     name: str | None = None
@@ -172,10 +170,7 @@ class InputUrls:
     """
 
     def __init__(
-        self,
-        allowed: Sequence[str] = (),
-        *,
-        resolve: Resolve = socket.getaddrinfo,
+        self, allowed: Sequence[str] = (), *, resolve: Resolve = socket.getaddrinfo
     ) -> None:
         self._data = "data" in allowed
         self._public = "http" in allowed
@@ -219,7 +214,6 @@ class InputUrls:
         raise InvalidRequest(f"the URL has more than {MAX_REDIRECTS} redirects")
 
     def _get(self, url: str, most: int, fetching: Fetching) -> Fetched | str:
-        """The bytes of a URL, or where it leads to."""
         parts, host, port, path, trusted = self._allowed(url)
         try:
             address = self._address(host, port, trusted=trusted)
@@ -317,13 +311,8 @@ def _checked(url: str) -> tuple[SplitResult, str, int, str]:
         raise wrong from None
     if parts.scheme not in _PORTS or not host or "@" in parts.netloc or "%" in host:
         raise wrong
-    path = parts.path or "/"
-    return (
-        parts,
-        host,
-        port or _PORTS[parts.scheme],
-        f"{path}?{parts.query}" if parts.query else path,
-    )
+    query = f"?{parts.query}" if parts.query else ""
+    return parts, host, port or _PORTS[parts.scheme], (parts.path or "/") + query
 
 
 def _read(

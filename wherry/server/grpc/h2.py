@@ -311,12 +311,12 @@ class Connection(asyncio.BufferedProtocol):
         return None if is_busy else self.streams.begun_at
 
     def make_room(self) -> bool:
-        makes_room = self.idle_since is not None and not has_unread(self._transport)
-        if makes_room:
-            self.streams.go_away(frames.NO_ERROR, "others need the room")
-            self._sender.closed = True
-            self._transport.close()
-        return makes_room
+        if self.idle_since is None or has_unread(self._transport):
+            return False
+        self.streams.go_away(frames.NO_ERROR, "others need the room")
+        self._sender.closed = True
+        self._transport.close()
+        return True
 
     def _only_vital(self, path: str) -> None:
         """Refuse calls but those about health, as long as there are too many connections."""

@@ -62,7 +62,6 @@ class Assembly:
 
     @property
     def filled(self) -> int:
-        """How many bytes there are of a message that has begun."""
         return 0 if self._message is None else self._filled
 
     @property

@@ -35,8 +35,6 @@ class Method:
 
 @dataclass(slots=True)
 class Schema:
-    """What some files of one package describe."""
-
     package: str = ""
     #: By name within the package: "ModelInferRequest", "ModelInferRequest.InferInputTensor".
     messages: dict[str, Message] = field(default_factory=dict)

@@ -198,15 +198,11 @@ def status_of(rpc: Rpc, error: Exception) -> tuple[str, str, Metadata]:
     if code == "DEADLINE_EXCEEDED":
         # What a client's own clock says, which ends the call as often: its users look for that.
         text = f"Deadline Exceeded: {text}"
-    return code, _shortened(text), trailers
-
-
-def _shortened(text: str) -> str:
-    """An error text may quote anything: a huge name, or lone surrogates, which are not UTF-8."""
+    # It may quote anything: a huge name, or lone surrogates, which are not UTF-8.
     data = text.encode(errors="replace")
-    if len(data) <= MAX_TEXT_BYTES:
-        return data.decode()
-    return data[:MAX_TEXT_BYTES].decode(errors="ignore") + "..."
+    if len(data) > MAX_TEXT_BYTES:
+        data = data[:MAX_TEXT_BYTES].decode(errors="ignore").encode() + b"..."
+    return code, data.decode(), trailers
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,7 @@ class SendingStream(Protocol):
     window: int
 
     @property
-    def has_more(self) -> bool:
-        """Whether messages wait to be sent."""
+    def has_more(self) -> bool: ...
 
     def write_some(self, most: int, frame_bytes: int) -> None: ...
 

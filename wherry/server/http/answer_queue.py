@@ -150,11 +150,7 @@ class AnswerQueue:
 
     def close(self) -> None:
         self.client_left()
-        self._note_unsent = _uncounted
-
-
-def _uncounted(nbytes: int) -> bool:
-    return False
+        self._note_unsent = lambda nbytes: False
 
 
 class Conversation(Protocol):

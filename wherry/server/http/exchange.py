@@ -264,7 +264,6 @@ class Error(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def error_body(message: str) -> bytes:
-    """The body of a refusal in the form of most paths."""
     return msgspec.json.encode(Error(error=message))
 
 

@@ -94,7 +94,7 @@ class Intake:
 
     def close(self) -> None:
         self.pending = b""
-        self._parse = _ignore
+        self._parse = lambda data: None
 
     def _parse_some(self, data: memoryview, budget: int) -> int:
         spent = 0
@@ -112,9 +112,6 @@ class Intake:
         if data or self.paused:
             self.regulate()
         return spent
-
-
-def _ignore(data: Bytes) -> None: ...
 
 
 def is_one_request(data: bytes) -> bool:

@@ -342,11 +342,10 @@ class HttpConnection(asyncio.Protocol):
         return None if busy else self._waits.since
 
     def make_room(self) -> bool:
-        makes_room = self.idle_since is not None and not self.owes
-        makes_room = makes_room and not has_unread(self._transport)
-        if makes_room:
-            self._transport.abort()  # an end of file, as nothing is unread
-        return makes_room
+        if self.idle_since is None or self.owes or has_unread(self._transport):
+            return False
+        self._transport.abort()  # an end of file, as nothing is unread
+        return True
 
     def drain(self) -> None:
         self._reader.one_by_one = True  # so that the last answer can say that it is the last

@@ -58,7 +58,6 @@ class Operation:
 
 
 def json_of(schema: Any) -> dict[str, Any]:
-    """The media types of a body that is JSON."""
     return {JSON: schema}
 
 
@@ -82,7 +81,6 @@ def inference(
 
 
 def generation(summary: str, takes: Any, gives: Any, events: Any) -> Operation:
-    """An inference whose answer may come in events."""
     return inference(summary, takes, gives, {EVENTS: {}}, description=STREAMED, events=events)
 
 
@@ -95,7 +93,6 @@ def object_of(
 
 
 def list_of(items: Any, **more: Any) -> Json:
-    """The schema of a list of these."""
     return {"type": "array", "items": items, **more}
 
 

@@ -7,7 +7,7 @@ the OpenAPI document shows what goes in and comes out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -201,12 +201,7 @@ class Administration:
         if not isinstance(ready, bool):
             raise InvalidRequest(f"ready must be true or false, not {ready!r}", tag=Tag.JSON)
         return [
-            IndexRow(
-                name=one.name,
-                version=one.version,
-                state=one.state,
-                reason=without_paths(one.reason),
-            )
+            IndexRow(**{**asdict(one), "reason": without_paths(one.reason)})
             for one in self._control.index(ready)
         ]
 

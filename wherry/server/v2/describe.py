@@ -255,6 +255,9 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+_COUNTED = ("success", "fail", "queue", "cache_hit", "cache_miss")
+
+
 def statistics(loaded: LoadedModel) -> VersionStatistics:
     """A consistent snapshot, all fields always there."""
     counted = loaded.statistics
@@ -266,12 +269,8 @@ def statistics(loaded: LoadedModel) -> VersionStatistics:
             inference_count=counted.inference_count,
             execution_count=counted.execution_count,
             inference_stats=InferStatistics(
-                success=_duration(counted.success),
-                fail=_duration(counted.fail),
-                queue=_duration(counted.queue),
+                **{name: _duration(getattr(counted, name)) for name in _COUNTED},
                 **_compute(counted.compute),
-                cache_hit=_duration(counted.cache_hit),
-                cache_miss=_duration(counted.cache_miss),
             ),
             response_stats={
                 str(place): PlaceStatistics(

@@ -245,11 +245,7 @@ class InputCodec:
         if self._scalar_rows:
             return values
         width = len(values) // rows
-        column = (
-            [values]
-            if rows == 1
-            else [values[row * width : (row + 1) * width] for row in range(rows)]
-        )
+        column = [values[row * width : (row + 1) * width] for row in range(rows)]
         if not self._open_sizes:
             return column
         row_shape = shape[1:] if self._batched else shape

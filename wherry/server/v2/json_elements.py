@@ -36,7 +36,6 @@ _MISMATCHES: Final = {
     "array": "non-array as array",
     "object": "non-object as object",
 }
-#: Members that hold whole numbers from 0 up.
 _UNSIGNED: Final = ("shape",)
 
 #: What the parser says of text that is not JSON, and what Triton's does.

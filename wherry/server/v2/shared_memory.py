@@ -176,7 +176,6 @@ class SharedMemory:
 
 
 def _map(name: str, key: str, byte_size: int, offset: int) -> mmap.mmap:
-    """A shared memory object up to the end of the region, for reading and writing."""
     fd = _open(name, key)
     size = offset + byte_size
     try:

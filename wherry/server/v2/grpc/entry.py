@@ -105,6 +105,7 @@ class KnownRequests:
         loaded, codec, decoded = found
         wire_inputs: Sequence[Values] = wire.get("inputs", ())
         requested_outputs = decoded.requested_outputs or ()
+        tensors = codec.tensors.inputs
         if (
             len(wire.get("raw_input_contents", ())) != len(wire_inputs)
             or "parameters" in wire
@@ -115,9 +116,9 @@ class KnownRequests:
         split = self._split(message)
         if split is None or len(split[2]) != len(wire_inputs):
             return
-        named = [(one["name"], list(one.get("shape", ()))) for one in wire_inputs]
         inputs = [
-            (codec.tensors.inputs[name], shape, name in codec.viewed) for name, shape in named
+            (tensors[one["name"]], list(one.get("shape", ())), one["name"] in codec.viewed)
+            for one in wire_inputs
         ]
         if len(self._heads) >= MOST_HEADS:
             self._heads.clear()
@@ -294,7 +295,6 @@ class LargeRequest:
         message: Buffer,
         done: Callable[[LargeRequest, Exception | None], None],
     ) -> None:
-        #: The request's id, as far as it is known.
         self.id = ""
         self.entry = entry
         self._kind = kind

@@ -8,7 +8,7 @@ loaded model. What a tensor's bytes mean is the same as over HTTP, hence `input_
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from wherry.core.api import (
     InferResponse,
     InvalidRequest,
 )
-from wherry.server.calls.offload import SLICE_ELEMENTS, join_in_slices
+from wherry.server.calls.offload import join_in_slices
 from wherry.server.calls.parameters import Parameters, checked_parameters, has_window
 from wherry.server.grpc.wire import Message, Values
 from wherry.server.grpc.wire_numbers import varint
@@ -117,13 +117,7 @@ class InferCodec:
     instance copies what its model may write. `answer` is the ModelInferResponse.
     """
 
-    def __init__(
-        self,
-        tensors: ModelTensors,
-        answer: Message,
-        *,
-        views: bool = True,
-    ) -> None:
+    def __init__(self, tensors: ModelTensors, answer: Message, *, views: bool = True) -> None:
         self.model = tensors.model
         self.tensors = tensors
         #: Inputs whose columns may be views. Rows that are arrays each go to the model as they are.
@@ -195,7 +189,12 @@ class InferCodec:
                         "contents field must not be specified when using raw_input_contents for"
                         f" '{name}' for model '{self.model}'"
                     )
-                data = self._next_raw(raw, name, len(raw_contents))
+                if (content := next(raw, None)) is None:
+                    raise InvalidRequest(
+                        f"unable to find data for input tensor '{name}' for model '{self.model}' in"
+                        f" request. raw_input_contents has only {len(raw_contents)} entries"
+                    )
+                data = memoryview(content)
             columns[name] = codec.from_binary(data, rows, shape, shared=name in self.viewed)
         columns = tensors.complete(columns)
         if raw is not None and (surplus := len([*raw])):
@@ -204,15 +203,6 @@ class InferCodec:
                 more=f": {surplus} of {len(raw_contents)} raw_input_contents belong to no input",
             )
         return columns, rows or 1  # all inputs may be optional
-
-    def _next_raw(self, raw: Iterator[Buffer], name: str, count: int) -> memoryview:
-        data = next(raw, None)
-        if data is None:
-            raise InvalidRequest(
-                f"unable to find data for input tensor '{name}' for model '{self.model}' in"
-                f" request. raw_input_contents has only {count} entries"
-            )
-        return memoryview(data)
 
     def _contents(self, codec: InputCodec, wire_input: Values, count: int) -> Any:
         contents: Values = wire_input.get("contents", {})
@@ -341,11 +331,7 @@ class InferCodec:
             if one.classes:
                 codec, column = self.tensors.classified(codec, column, one.classes)
             shape, flat = codec.flat(column)
-            data = (
-                codec.raw(flat)
-                if len(flat) <= SLICE_ELEMENTS
-                else join_in_slices([*codec.raw_parts(flat)])
-            )
+            data = join_in_slices([*codec.raw_parts(flat)])
             if one.window is not None:
                 one.window.write(data)
                 data = b""  # each output has its entry: clients count them
@@ -354,10 +340,8 @@ class InferCodec:
         return [head, *raw]
 
     def _parameters(self, response: InferResponse, final: bool | None) -> dict[str, Values]:
-        wire_input = response.parameters or {}
-        parameters = {
-            name: parameter(self.model, name, value) for name, value in wire_input.items()
-        }
+        values = response.parameters or {}
+        parameters = {name: parameter(self.model, name, value) for name, value in values.items()}
         if final is not None:
             parameters[FINAL_RESPONSE] = {"bool_param": final}
         return parameters

@@ -176,7 +176,7 @@ class KServeCalls:
             raise Unsupported("'repository_name' specification is not supported")
         name = request.get("name") or request.get("model_name", "")
         named = Name(name, self._entry.version(request.get("version", "")))
-        members = _MEMBERS.get(row.rpc, _as_they_are)(request)
+        members = _MEMBERS.get(row.rpc, dict)(request)
 
         def answer() -> list[Buffer]:
             try:
@@ -185,7 +185,7 @@ class KServeCalls:
                 if row.rpc != "ModelReady":
                     raise
                 made = {"ready": False}  # which is not an error
-            return method.response.parts(_ANSWERS.get(row.rpc, _as_they_are)(made or {}))
+            return method.response.parts(_ANSWERS.get(row.rpc, dict)(made or {}))
 
         if not row.in_thread:
             rpc.respond(*answer())
@@ -194,10 +194,6 @@ class KServeCalls:
         self._entry.control.in_thread(
             answer, lambda outcome: port.call(done, outcome), loads=row.loads
         )
-
-
-def _as_they_are(values: Values) -> Values:
-    return values
 
 
 def _parameters(request: Values) -> Values:

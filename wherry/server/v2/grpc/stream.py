@@ -111,7 +111,6 @@ class InferStream:
     # To the client
 
     def turn(self) -> Turn:
-        """The place of a request that has one answer, among the others of its kind."""
         turn = Turn(self)
         self._turns.append(turn)
         return turn
@@ -149,7 +148,6 @@ class InferStream:
         self._writing = Beside(self.entry, lambda: self._around(encode()), done)
 
     def send(self, answer: list[Buffer], request: StreamedRequest | None) -> None:
-        """Send an answer, which comes as the pieces of a ModelInferResponse."""
         self._send(self._around(answer), request)
 
     def _around(self, answer: list[Buffer]) -> list[Buffer]:

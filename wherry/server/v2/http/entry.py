@@ -48,7 +48,6 @@ class HeadNotes(msgspec.Struct, frozen=True):
     """What an infer request's head says, read once for all requests with the same head."""
 
     terms: Terms
-    #: Inference-Header-Content-Length: the bytes of JSON before binary data.
     json_bytes: int | None
     #: Content-Encoding and Accept-Encoding as they came.
     coding: str | None
@@ -221,7 +220,7 @@ class ModelPath:
         self.name = name
         self.version = version
         # Not kept alive: paths are remembered, and an unloaded model must give its memory back.
-        self._found: Callable[[], LoadedModel | None] = _nothing
+        self._found: Callable[[], LoadedModel | None] = lambda: None
         self._generation = -1
         self._codec: ModelCodec | None = None
 
@@ -240,10 +239,6 @@ class ModelPath:
             loaded = now
             self._generation = generation  # as it was before `loaded` looked
         return loaded, codec
-
-
-def _nothing() -> None:
-    return None
 
 
 class HttpCall(InferCall):

@@ -190,7 +190,6 @@ def _begin(data: str | Buffer) -> str:
 
 
 def _scalar(text: str) -> str | int | float | bool:
-    """A parameter's value: a number or bool if it is one, else the text itself."""
     try:
         value = parse_element(text)
     except (ValueError, RecursionError):

@@ -19,7 +19,6 @@ from wherry.server.v2.row_values import url_files
 class BodyCodec(Protocol):
     """The wire form of one model's requests and answers."""
 
-    #: Whether a row may be at a URL.
     fetches: bool
 
     def output_format(self, head: RequestHead) -> OutputFormat:

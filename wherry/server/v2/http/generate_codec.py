@@ -50,11 +50,9 @@ class OutputFormat(msgspec.Struct):
     accept: str | None = None
     #: Many values as lines of JSON, and not as events.
     lines: bool = False
-    #: The request's id.
     id: str = ""
     #: A list with an element for each row, also for a single one.
     several: bool = False
-    #: JSON would be taken, too.
     json: bool = True
 
     def decoded(self, request: DecodedRequest) -> None:
@@ -137,12 +135,9 @@ class OutputFiles:
         row, content_type = outputs[self.spec.name][0], output_format.file or OCTET_STREAM
         name = row.name if isinstance(row, FileBytes) else None
         if content_type == self._type:
-            content_type = media_type_of(self.spec.media, row)
-            if (
-                content_type != self._type
-                and preferred(output_format.accept, [content_type]) is None
-            ):
-                raise not_acceptable(self._model, output_format.accept or "", [content_type])
+            content_type, accept = media_type_of(self.spec.media, row), output_format.accept
+            if content_type != self._type and preferred(accept, [content_type]) is None:
+                raise not_acceptable(self._model, accept or "", [content_type])
         data = row.encode() if isinstance(row, str) else row
         # A transport knows plain bytes alone, and views.
         body = data if type(data) is bytes else [memoryview(data)]
@@ -151,14 +146,10 @@ class OutputFiles:
 
 def disposition(content_type: str, name: str | None) -> tuple[str, str]:
     """The header that has browsers show what cannot do harm, and save everything else."""
-    shown = (
-        content_type.startswith(_SHOWN) and "svg" not in content_type and "xml" not in content_type
-    )
-    kind = "inline" if shown else "attachment"
-    return (
-        "Content-Disposition",
-        f"{kind}; filename*=UTF-8''{quote(name, safe='')}" if name else kind,
-    )
+    runs = "svg" in content_type or "xml" in content_type
+    kind = "inline" if content_type.startswith(_SHOWN) and not runs else "attachment"
+    named = f"; filename*=UTF-8''{quote(name, safe='')}" if name else ""
+    return "Content-Disposition", kind + named
 
 
 def not_acceptable(model: str, accept: str, offers: Sequence[str]) -> NotAcceptable:
@@ -207,9 +198,9 @@ class GenerateCodec:
         columns: Columns = {}
         rows = 0
         for name in [name for name in members if name in inputs]:  # as the client wrote them
-            value, codec = members.pop(name), inputs[name]
-            if value is None:
+            if (value := members.pop(name)) is None:
                 continue
+            codec = inputs[name]
             elements = codec.elements.of(value)
             shape = codec.shape_of(len(elements))
             count = codec.rows_of(shape)

@@ -72,7 +72,6 @@ class ModelCodec:
         return self.decode_in_full(body, json_bytes)
 
     def decode_in_full(self, body: Buffer, json_bytes: int | None = None) -> DecodedRequest:
-        """Do what `decode` does, member by member."""
         rest: memoryview | None = None
         if json_bytes is not None:
             view = memoryview(body)

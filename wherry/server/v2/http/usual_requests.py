@@ -164,8 +164,7 @@ class BinaryHeads:
         inputs = [
             (self._tensors.inputs[one.name], one.shape, one.parameters[SIZE]) for one in wire.inputs
         ]
-        columns = decoded.columns
-        varies = any(isinstance(column, list) for column in columns.values())
+        varies = any(isinstance(column, list) for column in decoded.columns.values())
         if len(self._known) == MOST_HEADS:
             self._known.clear()
         self._known[bytes(head)] = _BinaryHead(
@@ -174,5 +173,5 @@ class BinaryHeads:
             decoded.rows,
             requested_outputs,
             decoded.output_names,
-            None if varies else bytes_of(columns),
+            None if varies else bytes_of(decoded.columns),
         )
