@@ -100,9 +100,7 @@ class PipelineCall:
 
     #: The Runtime that runs it, which also runs its calls.
     caller: Caller
-    #: Its deadline by the runtime's clock; None: none.
     deadline: float | None
-    #: The tenant of the request.
     tenant: str
     trace: Trace
 
@@ -184,13 +182,11 @@ class Model(SettingAttributes):
     metric_labels: Mapping[str, str] = {}
     #: The constructor's arguments, from which a worker process builds the same model.
     constructed_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-    #: The Runtime that last loaded the model.
     _caller: Caller | None = None
     _settings: Mapping[str, Any] = {}
     #: Tensors that `to_host` has moved.
     _moved: Sequence[Any] = ()
 
-    #: The states of a class's attributes after its definition.
     _wherry_class: ClassVar[Mapping[str, State]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -78,7 +78,6 @@ class ModelView(msgspec.Struct, frozen=True):
     #: Whether batches or streams run, and the seconds since any did.
     running: bool = False
     last_ran: float = inf
-    #: resident="always"
     always: bool = False
     #: With 2 it counts as waiting half as long as with 1 (Triton's rate limiter).
     priority: int = 1
@@ -144,7 +143,6 @@ class DeviceTurns:
         #: When each one of the line could be ready at the soonest, and the next one that comes.
         self._ready_at: dict[str, float] = {}
         self._next_at = 0.0
-        #: Told to sleep, not yet asleep.
         self._leaving: set[str] = set()
 
     def decide(self, models: Sequence[ModelView], now: float) -> Swaps:

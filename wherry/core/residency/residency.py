@@ -59,7 +59,6 @@ class LoadFailures:
     def __init__(self) -> None:
         self.count = 0
         self.last: WherryError | None = None
-        #: Until when no other load is tried.
         self.retry_at = 0.0
 
     def failed(self, error: WherryError, now: float) -> float:
@@ -322,11 +321,9 @@ class Residency:
     def _find_budget(self, device: str) -> int:
         if device in self._budgets:
             return self._budgets[device]
-        if device.startswith("cuda"):
-            found = list(gpus())
-            number = int(device.partition(":")[2] or 0)
-            if number < len(found) and (total := found[number].memory_total_bytes) is not None:
-                return int((total - (found[number].memory_used_bytes or 0)) * GPU_SHARE)
+        gpu = _gpu(device)
+        if gpu is not None and gpu.memory_total_bytes is not None:
+            return int((gpu.memory_total_bytes - (gpu.memory_used_bytes or 0)) * GPU_SHARE)
         return 1 << 62
 
     # The thread that decides
@@ -514,6 +511,12 @@ def _held(device: str) -> int:
                 return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         except OSError:
             return 0
-    number = int(device.partition(":")[2] or 0)
-    found = list(gpus())
-    return (found[number].memory_used_bytes or 0) if number < len(found) else 0
+    gpu = _gpu(device)
+    return 0 if gpu is None else gpu.memory_used_bytes or 0
+
+
+def _gpu(device: str) -> Any:
+    """The figures of this GPU; None of the CPU, or if there is none of that number."""
+    kind, _, number = device.partition(":")
+    found = list(gpus()) if kind == "cuda" else []
+    return found[int(number or 0)] if int(number or 0) < len(found) else None

@@ -61,7 +61,6 @@ class Builder:
         self._overrides = overrides
         self._resources = resources
         self._gpus = Gpus()
-        #: By device: the processes of models that share one.
         self._shared_workers: dict[str, Any] = {}
         self._cache = cache
         self._timer = timer

@@ -25,7 +25,6 @@ from wherry.core.values.media import FileBytes
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import Column, Columns, InferRequest, InferResponse, ShapedRow
 
-#: What an entry costs beside its data.
 ENTRY_BYTES = 512
 
 
@@ -65,7 +64,6 @@ class ResponseCache:
         with self._lock:
             return copy.copy(self._counted)
 
-    #: Looking up does not block.
     in_thread: None = None
 
     def of(self, name: str, version: str, model: object = None) -> ModelCache:

@@ -94,7 +94,6 @@ class ShapeKeys:
         self._only = None
         if len(self._arrays) == 1 and not self._strings and not self._has_optional:
             self._only = self._arrays[0]
-        #: Whether requests may have different keys.
         self.differ = bool(self._arrays or self._strings or self._has_optional)
 
     def of(self, columns: Columns) -> Hashable:

@@ -83,7 +83,6 @@ class Runtime:
         #: The ModelControl that loads into it, if any: for models that ask for others to be loaded.
         self.control: Any = None
         self.cache = cache_of(cache_bytes, cache_config, clock)
-        #: Which models sleep.
         self.residency = Residency(device_memory or {}, clock)
         # What is loaded, loads or will be.
         self.registry = Registry(self, clock, residency=self.residency)

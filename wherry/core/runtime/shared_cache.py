@@ -28,11 +28,9 @@ from wherry.core.workers.encoding import UNSENDABLE, Garbage, packed, unpacked
 
 log = logging.getLogger("wherry")
 
-#: What stands before each key.
 PREFIX: Final = b"wherry:answer:"
 #: Seconds for which a store is not asked after it has failed.
 PAUSE: Final = 1.0
-#: Threads that ask a store.
 THREADS: Final = 8
 
 

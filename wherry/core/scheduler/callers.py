@@ -97,7 +97,6 @@ class ReturningCallers:
 
     def __init__(self, instances: int) -> None:
         self.instances = instances
-        #: Callers in a loop.
         self.count = 0
         #: Answered callers that may return: with those that are here as many as ever were here in
         #: the last periods.
@@ -205,11 +204,9 @@ MOST_LOAD = 0.85
 class Rhythm(NamedTuple):
     """What a batch waits for, and what comes of it."""
 
-    #: Requests of a batch, on average.
     requests: float
     #: Seconds after an end that a batch waits for so many, at most; 0: it waits for none.
     wait: float
-    #: Mean seconds of an answer.
     answer: float
 
 

@@ -28,9 +28,7 @@ DEVIATIONS = 1.25
 class KnownSize(NamedTuple):
     rows: int
     seconds: float
-    #: Standard error of the seconds.
     error: float
-    #: Batches since it was run last.
     age: int
 
 

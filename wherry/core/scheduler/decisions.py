@@ -9,7 +9,6 @@ from collections import deque
 
 import msgspec
 
-#: Batches that are remembered.
 REMEMBERED = 64
 #: For what batches are held: callers that return, their turn among the instances, max_queue_delay.
 HELD_FOR = ("callers", "turn", "delay")
@@ -32,9 +31,7 @@ class Decision(msgspec.Struct):
     rows: int
     #: Rows that stayed queued.
     rows_left: int
-    #: When its oldest request was queued.
     oldest_at: float
-    #: As in `Batch`.
     reason: str
     instance: int
     #: For how long it was held although an instance was free, ...

@@ -15,7 +15,6 @@ from typing import Generic, Protocol, TypeVar
 from wherry.core.models.config import ModelConfig
 from wherry.core.scheduler.policy import Scheduler
 
-#: What names a model. Hashable.
 T = TypeVar("T")
 
 #: Seconds assumed for a batch whose time is not known: a model's first, or a stream.
@@ -25,7 +24,6 @@ UNKNOWN = 0.1
 @dataclass(frozen=True, slots=True)
 class Claim:
     needs: Mapping[str, int]
-    #: When its oldest queued request was enqueued.
     since: float
     #: Predicted time of the batch; 0: not known.
     seconds: float

@@ -140,7 +140,6 @@ class ArrivalForecast:
         self._last_end = self._last_arrival = -inf
         #: The age by which all had returned: rises at once, falls slowly.
         self._back_by = inf
-        #: Batches that have ended.
         self._ended = 0
         # Arrivals after all had returned, and the time in which they were counted; decayed.
         self._others = self._seconds = 0.0

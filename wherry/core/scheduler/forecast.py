@@ -25,7 +25,6 @@ class Forecast:
         self.turns = TurnTimes()
         self.costs = RowCosts()
         self.decisions = Decisions()
-        #: Batches that run, and their rows.
         self.busy = 0
         self.running_rows = 0
         #: The last answer of `rows_within`, until something is learnt.

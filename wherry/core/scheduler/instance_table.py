@@ -21,7 +21,6 @@ SHORT_SECONDS = 300e-6
 #: Before the end that is predicted for a longer one, the next is given so much earlier: what it
 #: takes to wake a thread, and to be read by the worker, on a busy machine.
 LEAD_SECONDS = 1e-3
-#: Batches that an instance has at most.
 MOST_AHEAD = 8
 #: By how much of the difference the prediction falls with a batch that was shorter.
 FALLING = 1 / 16
@@ -69,7 +68,6 @@ class BatchRun(msgspec.Struct, eq=False):
     #: When it began (seconds of the runtime's clock).
     started: float
     execution: Execution = msgspec.field(default_factory=Execution)
-    #: If it has a traced request.
     trace: BatchTrace | None = None
 
 
@@ -238,7 +236,6 @@ class Waiter(Generic[SlotT]):
     __slots__ = ("instance", "is_sent_away")
 
     def __init__(self) -> None:
-        #: The instance that it was given.
         self.instance: SlotT | None = None
         self.is_sent_away = False
 
@@ -259,7 +256,6 @@ class CallerLine(Generic[SlotT]):
     """
 
     def __init__(self, size: float, idle: list[SlotT]) -> None:
-        #: Callers that it may hold.
         self.size = size
         self._idle = idle
         self.waiting: deque[Waiter[SlotT]] = deque()

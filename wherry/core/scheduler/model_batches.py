@@ -37,9 +37,7 @@ class Acts(msgspec.Struct, Generic[SlotT]):
 
     #: Instances, and the batches that each is to be given by one call.
     give: list[tuple[SlotT, list[Batch]]] = []
-    #: Requests that end with an error.
     fail: list[tuple[InferRequest, WherryError]] = []
-    #: Instances that are to stop.
     stop: list[SlotT] = []
     #: Callers that are to look whether their wait is over.
     wake: list[Waiter[SlotT]] = []

@@ -12,7 +12,6 @@ MEAN = 1 / 32
 #: Batches after which evidence has lost two thirds of its weight: longer for what is hard to see,
 #: shorter once it is believed, so that a change is soon noticed.
 MEMORY, MEMORY_BELIEVED = 128, 64
-#: Batches without which nothing is decided.
 FEWEST = 8
 #: One explanation is believed rather than another if what was seen is e**SURE times as likely by
 #: it; it is no longer believed if the other one is e**DOUBTFUL times as likely.
@@ -50,7 +49,6 @@ class PaddingTest:
         #: Logarithm of how much more likely the longest explains what was seen than noise does,
         #: and than the mean size does.
         self.over_noise = self.over_mean = 0.0
-        #: Whether the longest is believed to be what counts.
         self.believed = False
 
     @property

@@ -55,9 +55,7 @@ class Scheduler(Protocol):
     runs_sequences: bool = False
     #: May anything expire, so that `next_deadline` must be asked?
     may_expire: bool = False
-    #: Rows of a full batch.
     max_batch_size: int
-    #: What was decided for the last batches.
     decisions: Decisions
     #: How long batches take, learnt from those that have run.
     forecast: Forecast

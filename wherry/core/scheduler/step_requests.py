@@ -50,7 +50,6 @@ class Active(Generic[SlotT]):
     on_trial: bool
     #: Its responses, counted by who carries out that it joins.
     count: ResponseCount = field(init=False)
-    #: When its last response came; None: none has come.
     last_at: float | None = None
 
 
@@ -62,7 +61,6 @@ class StepActs(Generic[SlotT]):
     leave: Active[SlotT] | None = None
     join: list[Active[SlotT]] = field(default_factory=list)
     fail: list[tuple[InferRequest, WherryError]] = field(default_factory=list)
-    #: Instances whose step takes too long.
     overdue: list[SlotT] = field(default_factory=list)
     #: When `tick` is due; inf: at no moment.
     wake_at: float = inf

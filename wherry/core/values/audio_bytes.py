@@ -61,7 +61,6 @@ def _weights(
 
 #: Samples of one file in memory, at most: 512 MiB.
 MAX_SAMPLES: Final = 2**27
-#: Rates that are believed.
 MIN_RATE, MAX_RATE = 1000, 192_000
 _BLOCK_SAMPLES = 2**18
 

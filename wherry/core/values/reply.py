@@ -41,7 +41,6 @@ class Reply(Generic[T]):
         self.loop = loop
         #: Whether the request has an outcome, or is about to get it.
         self.settled = False
-        #: Deleted by the first `claim`.
         self.unclaimed = True
 
     def first(self, callback: Callable[[Reply[T]], None]) -> None:

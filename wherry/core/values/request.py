@@ -51,7 +51,6 @@ class Budget:
         self.within = within
         #: Bytes held, including those returned by `return_later` but not subtracted yet.
         self.taken = 0
-        #: Number of refused `take` calls.
         self.refused = 0
         self._returned: deque[int] = deque()
 
@@ -156,7 +155,6 @@ class InferRequest(msgspec.Struct, eq=False):
     shape_key: Hashable = None
     parameters: Mapping[str, Any] | None = None
     sequence: SequenceStep | None = None
-    #: Names of the requested outputs; None: all.
     requested_outputs: Sequence[str] | None = None
     #: The tenant: within a priority tenants take turns.
     tenant: str = ""
@@ -173,7 +171,6 @@ class InferRequest(msgspec.Struct, eq=False):
     started_at: float | None = None
     #: Durations of its batch: input, inference, output.
     compute_ns: tuple[int, int, int] = (0, 0, 0)
-    #: The lane of the queue that it is in.
     queued: object | None = None
     #: Exempt from max_queue_size: what it belongs to was admitted already (the first part of a
     #: split request, a request of a pipeline). A part is exempt from queue policies, too.
@@ -188,11 +185,8 @@ class InferRequest(msgspec.Struct, eq=False):
     whole: InferRequest | None = None
     #: Bytes of its inputs, if they were counted already.
     nbytes: int | None = None
-    #: Budgets that are charged as long as it exists.
     reservations: tuple[Reservation, ...] = ()
-    #: Number of workers that died with it in their batch.
     attempts: int = 0
-    #: If it is traced: its tracing.Trace.
     trace: Any = None
 
     @property
