@@ -98,6 +98,8 @@ def _function(tool: ResponseTool, namespace: str) -> Json:
 OF_RESPONSES: Final = {
     "prompt": NotDone(use="its text as input"),
     "max_tool_calls": NotDone(),
+    "background": NotDone((False,), use="stream: true"),
+    "conversation": NotDone(use="previous_response_id"),
     "context_management": NotDone(([],)),
     "top_logprobs": NotDone((0,), use="a chat"),
 }
@@ -174,9 +176,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     # They ask for something to be kept, or for what was.
     store: bool | None = None
-    background: bool | None = None
     previous_response_id: str | None = None
-    conversation: str | dict[str, Any] | None = None
 
     # Accepted: they say nothing about the answer.
     user: str | None = None
@@ -189,9 +189,9 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     priority: ClassVar[None] = None
 
     def check_kept(self, *, keeps: bool) -> None:
-        """Refuse what asks for more to be kept than is: BadField. `keeps`: responses are."""
-        for field, problem in (NEVER_KEPT if keeps else {**NEVER_KEPT, **KEPT}).items():
-            if getattr(self, field):
+        """Refuse what asks for something to be kept: BadField. `keeps`: responses are."""
+        for field, problem in KEPT.items():
+            if getattr(self, field) and not keeps:
                 raise BadField(field, problem)
 
     def hosted(self) -> list[str]:
@@ -341,11 +341,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         return input_items
 
 
-#: What asks for more than responses to be kept, and what to do instead.
-NEVER_KEPT: Final = {
-    "conversation": "none are kept here: send previous_response_id, or its items as input",
-    "background": "no response is made without its client: wait for it, or stream it",
-}
 NOTHING_KEPT: Final = "responses are not kept here (--max-kept-responses 0, or --fronts)"
 #: What asks for a response to be kept where none are, and what to do instead.
 KEPT: Final = {

@@ -28,7 +28,6 @@ from wherry.llm.openai.response_answer import (
 )
 from wherry.llm.openai.response_request import NOTHING_KEPT, ResponsesRequest
 from wherry.server.api import (
-    LARGE_BYTES,
     Exchange,
     Route,
     check_values,
@@ -201,7 +200,8 @@ class ResponseRoutes:
         return context
 
     def _find(self, request: ClientRequest, context: ResponseContext) -> None:
-        """Look up what the request refers to, and start; reading much is for another thread."""
+        """Look up what the request refers to, and start. It may be long, so that another thread
+        reads it."""
         parsed = context.parsed
         if not context.refers:
             self._start(request, context)
@@ -212,23 +212,14 @@ class ResponseRoutes:
             raise _too_large("previous_response_id", earlier)
 
         def read() -> ResponseContext:
+            check_values(b"".join(p for turn in kept for p in (turn.input_items, turn.response)))
             items = {id: item for turn in named.values() for id, item in _by_id(turn)}
             context.parsed = parsed.whole(items)
             _check_sizes(context.references, items, earlier, most)
             context.read([item for turn in before for item in _items_of(turn)]).measure()
             return context
 
-        def read_large() -> ResponseContext:
-            check_values(
-                b"".join(part for turn in kept for part in (turn.input_items, turn.response))
-            )
-            return read()
-
-        # An item counts as often as it is named.
-        if sum(turn.nbytes for turn in kept) * (1 + len(context.references)) > LARGE_BYTES:
-            request.off_loop(read_large, partial(self._start, request), reads=True)
-        else:
-            self._start(request, read())
+        request.off_loop(read, partial(self._start, request), reads=True)
 
     def _referred(
         self, context: ResponseContext, owner: str

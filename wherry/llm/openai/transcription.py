@@ -94,8 +94,8 @@ def _text(value: NamedValue) -> str:
 
 #: Outputs beside the text, of models that have them.
 BESIDE: Final = ("language", "duration", "segments", "words")
-#: What an answer of this form is made of.
-NEEDS_OUTPUT: Final = {"srt": "segments", "vtt": "segments"}
+#: The forms that are made of segments.
+SUBTITLES: Final = ("srt", "vtt")
 _TEXT: Final = "text/plain; charset=utf-8"
 TYPES: Final = {"text": _TEXT, "srt": _TEXT, "vtt": "text/vtt; charset=utf-8"}
 
@@ -144,9 +144,8 @@ class TranscriptionAnswer(OpenAIAnswer):
         self._text = ""
         self._details: dict[str, Any] = {}
         outputs = {spec.name for spec in loaded.signature.outputs}
-        needed = NEEDS_OUTPUT.get(self._form)
-        if needed is not None and needed not in outputs:
-            raise BadField("response_format", f"the model '{loaded.name}' tells no {needed}")
+        if self._form in SUBTITLES and "segments" not in outputs:
+            raise BadField("response_format", f"the model '{loaded.name}' tells no segments")
         for granularity in request.timestamp_granularities or ():
             if f"{granularity}s" not in outputs:
                 problem = f"the model '{loaded.name}' tells no {granularity}s"
@@ -189,7 +188,7 @@ class TranscriptionAnswer(OpenAIAnswer):
     def body(self) -> bytes:
         if self._form == "text":
             return self._text.encode(errors="replace")
-        if self._form in NEEDS_OUTPUT:
+        if self._form in SUBTITLES:
             return _subtitles(self._form, self._details.get("segments", ())).encode(
                 errors="replace"
             )
