@@ -95,21 +95,16 @@ class JsonFormatter(logging.Formatter):
     def _encoded(self, line: dict[str, Any]) -> str:
         try:
             return msgspec.json.encode(line, enc_hook=str).decode()
-        except (
-            ValueError,
-            TypeError,
-            UnicodeError,
-        ):  # a lone surrogate, a key that is not a string
+        except (ValueError, TypeError):  # a lone surrogate, a key that is not a string
             plain = {str(key): repr(value) for key, value in line.items()}
             return msgspec.json.encode(plain).decode()
 
 
 def formatter_of(format: str, *, colour: bool) -> HumanFormatter | JsonFormatter:
     """Return what formats records so. `format` is "human", "iso8601" or "json"."""
-    iso = format == "iso8601"
     if format == "json":
         return JsonFormatter()
-    return HumanFormatter(colour=colour, iso=iso)
+    return HumanFormatter(colour=colour, iso=format == "iso8601")
 
 
 class Severities(logging.Filter):
