@@ -72,7 +72,7 @@ class TorchModel(RepositoryModel):
                     f"model {config.name!r}: a TorchScript file does not say its {side}s: list them"
                     " in config.pbtxt"
                 )
-        _check_strings(config)
+        _check_strings(config, lists=True)
         return config
 
     def take(self) -> bool:
@@ -207,7 +207,7 @@ def _completed(config: TritonConfig, path: str) -> TritonConfig:
         and config.output
         and all(tensor.dims and tensor.data_type != "TYPE_INVALID" for tensor in tensors)
     ):
-        _check_types(config)
+        _check_strings(config, lists=False)
         return config
     if torch_program.is_package(path):
         raise ConfigError(
@@ -220,18 +220,20 @@ def _completed(config: TritonConfig, path: str) -> TritonConfig:
         torch_program.described(config.input, program.inputs, "input", config.name),
         torch_program.described(config.output, program.outputs, "output", config.name),
     )
-    _check_types(found)
+    _check_strings(found, lists=False)
     return found
 
 
-def _check_strings(config: TritonConfig) -> None:
+def _check_strings(config: TritonConfig, *, lists: bool) -> None:
+    """ConfigError for strings that the file does not take: TorchScript takes `lists`."""
     for side, tensors in (("input", config.input), ("output", config.output)):
         for tensor in cast("Sequence[TritonInput | TritonOutput]", tensors):
             dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape
-            if tensor.data_type == "TYPE_STRING" and len(dims) > 1:
+            if tensor.data_type == "TYPE_STRING" and not (lists and len(dims) < 2):
+                takes = "TorchScript takes strings as a list, of one dimension"
                 raise ConfigError(
-                    f"model {config.name!r}: {side} {tensor.name!r}: TorchScript takes strings as a"
-                    f" list, of one dimension, not {len(dims)}"
+                    f"model {config.name!r}: {side} {tensor.name!r}:"
+                    f" {takes if lists else 'exported programs take no TYPE_STRING'}"
                 )
 
 
@@ -244,16 +246,6 @@ def _texts(model: str, name: str, array: Array) -> list[str]:
         raise InvalidRequest(
             f"input '{name}' of model '{model}': TorchScript's strings are UTF-8: {error}"
         ) from None
-
-
-def _check_types(config: TritonConfig) -> None:
-    for side, tensors in (("input", config.input), ("output", config.output)):
-        for tensor in cast("Sequence[TritonInput | TritonOutput]", tensors):
-            if tensor.data_type == "TYPE_STRING":
-                raise ConfigError(
-                    f"model {config.name!r}: {side} {tensor.name!r}: exported programs take no"
-                    f" {tensor.data_type}"
-                )
 
 
 def _program(path: str, model: str, device: Any) -> Program:

@@ -63,7 +63,6 @@ class RepositoryWatch:
 
     @property
     def is_settling(self) -> bool:
-        """Whether files have changed that are not loaded yet."""
         return bool(self._unsettled)
 
     def start(self, files: Mapping[str, Fingerprint]) -> None:
@@ -266,7 +265,6 @@ class ModelControl:
     # What is there
 
     def index(self, ready_only: bool = False) -> list[ModelStatus]:
-        """List every model and version, sorted by name and version."""
         rows = _statuses(self.runtime, self._repositories)
         return [row for row in rows if row.state == Status.READY or not ready_only]
 

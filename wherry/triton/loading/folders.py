@@ -30,7 +30,6 @@ class BadUpload(Exception):
 
 
 def save(files: Mapping[str, bytes], root: str) -> None:
-    """Write the files (path in the model's folder -> content) below `root`, a new folder."""
     if len(files) > MAX_FILES:
         raise BadUpload(f"{len(files)} files were sent, of at most {MAX_FILES}")
     places = {path: os.path.join(root, *_parts(path)) for path in files}
@@ -81,7 +80,6 @@ class RepositoryFolders:
         self._config_name = config_name
 
     def close(self) -> None:
-        """Remove the copies of what lies elsewhere."""
         for mirror in self._mirrors:
             mirror.close()
 
@@ -107,7 +105,6 @@ class RepositoryFolders:
             raise ModelNotReady(f"a model repository cannot be read: {error.strerror}") from None
 
     def look_at_all(self) -> list[Found]:
-        """Every model as its files are, by name."""
         return [self.look(name) for name in sorted(self.names())]
 
     def is_in_several(self, name: str) -> bool:
@@ -152,7 +149,6 @@ class RepositoryFolders:
 
 
 def uploaded(name: str, config: Config | None, files: Mapping[str, bytes], folder: str) -> Found:
-    """Save the files that came with a load request in this folder, and read the model there."""
     if config is None:
         raise ConfigError(
             f"failed to load '{name}', failed to poll from model repository",

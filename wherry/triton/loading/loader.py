@@ -138,7 +138,6 @@ class RepositoryLoader:
     def load_files(
         self, name: str, on_ready: OnReady, config: Config | None, files: Mapping[str, bytes]
     ) -> None:
-        """Load a model from files (by name in its folder) that a client has sent."""
         scratch = tempfile.TemporaryDirectory(prefix="wherry-model-")
         try:
             found = uploaded(name, config, files, scratch.name)
@@ -353,7 +352,6 @@ class RepositoryLoader:
         self._retiring.start(retire, f"wherry-unload-{name}")
 
     def _free(self, replaced: list[LoadedModel], files: Scratch | None) -> None:
-        """Let replaced versions finish, and free them with their uploaded files."""
         while replaced:
             self._registry.retire(replaced.pop(), None)
         if files is not None:
@@ -400,7 +398,6 @@ def _load_failed(name: str, versions: Sequence[str], reason: str) -> ConfigError
 
 
 def log_failure(name: str, error: WherryError) -> None:
-    """Log one line for a model that could not be loaded, with the traceback of its own code."""
     text = _traceback_of(error)
     fields = {"model": name, "why": str(error)} | ({"traceback": text} if text else {})
     log.error("model not loaded", extra=fields)
@@ -419,7 +416,6 @@ def _traceback_of(error: BaseException) -> str:
 
 
 def log_ready(loaded: LoadedModel, seconds: float) -> None:
-    """Log one line for a model that can be called from now on."""
     fields: dict[str, Any] = {"model": loaded.name, "version": loaded.version}
     residence = loaded.runner.residence()
     if residence.get("state") == "asleep":

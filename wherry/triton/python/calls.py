@@ -140,7 +140,6 @@ class Calls:
     def control(
         self, key: int, what: str, model: str, version: str, files: Any, incoming: Incoming
     ) -> None:
-        """Load or unload a model, in a thread, or answer whether one is ready."""
         if what == "ready":
             self.tell(key, self._is_ready(model, version))
             return
@@ -160,7 +159,6 @@ class Calls:
             loaded.cancel(request)
 
     def drop(self, key: int) -> None:
-        """Cancel a call whose responses are not wanted any more."""
         loaded, request = self._forget(key)
         if loaded is not None:
             loaded.cancel(request)
@@ -361,7 +359,6 @@ def _waits_of(loaded: Any) -> Iterator[Counter[str]]:
 def _columns(
     loaded: Any, inputs: Sequence[Any], incoming: Incoming, batched: bool
 ) -> tuple[Columns, int]:
-    """The inputs of a called model, checked like those of any caller, and their rows."""
     signature: Signature = loaded.signature
     _check_names(loaded.name, signature, [descriptor[0] for descriptor in inputs])
     columns: Columns = {}
@@ -411,7 +408,6 @@ def _check_names(model: str, signature: Signature, names: Sequence[str]) -> None
 def _body(
     out: Outgoing, loaded: Any, response: InferResponse, requested_outputs: Sequence[str] | None
 ) -> list[Any]:
-    """A response in the wire form of the model's process."""
     batched = loaded.config.max_batch_size > 0
     try:
         outputs = [

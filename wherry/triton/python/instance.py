@@ -58,7 +58,6 @@ class WarmUp:
         return all(request.reply.settled for request in self._requests)
 
     def check(self) -> None:
-        """Raises LoadFailed if a request has failed."""
         for request in self._requests:
             if isinstance(failed := request.reply.outcome, WherryError):
                 raise LoadFailed(f"warm-up: {failed}") from failed
@@ -251,7 +250,6 @@ class PythonInstance(Instance):
             self._send(Plain(["is_ready"]))
 
     def _refused(self, message: Any, error: Exception) -> None:
-        """A message cannot be encoded."""
         if isinstance(message, CallAnswer):
             self._send(message.refused(error))
         elif isinstance(message, RunningBatch):
@@ -327,7 +325,6 @@ class PythonInstance(Instance):
             self.abort(f"its device could not be used any more ({broken})")
 
     def _take_call(self, kind: str, key: int, *rest: Any) -> None:
-        """The model calls the server."""
         if kind == "call":
             what, called = rest
             self._call(key, what, called)

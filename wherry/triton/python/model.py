@@ -34,8 +34,6 @@ from wherry.triton.repository.triton_config import TritonConfig
 
 
 class PythonBackendModel(RepositoryModel):
-    """A model.py of a model repository, with a class TritonPythonModel."""
-
     #: It may call other models, which are therefore unloaded after it.
     calls_others = True
 
@@ -169,7 +167,6 @@ class _Spare:
             self._process = process
 
     def take(self) -> PythonProcess | None:
-        """Remove and return the process; None if there is none or it has ended."""
         with self._lock:
             process, self._process = self._process, None
         if process is not None and process.process.has_ended():

@@ -76,12 +76,10 @@ class RunningBatch(BatchRun, eq=False, kw_only=True):
         return ["execute", sent]
 
     def refuse(self, failure: Failure) -> None:
-        """The batch cannot be sent: that is the outcome of each request that could be."""
         for index in self.members:
             self.outcomes[index] = failure
 
     def leave(self, index: int) -> None:
-        """The request at this position has no outcome."""
         self.later = self.later | {self.requests[index]}
 
     def ran(self, started_at: int, infer_ns: int, ran_ns: int) -> int:
@@ -98,7 +96,6 @@ class RunningBatch(BatchRun, eq=False, kw_only=True):
         return ended_at
 
     def end(self, input_ns: int = 0, infer_ns: int = 0, output_ns: int = 0) -> None:
-        """The batch ends, with its outcomes and these durations."""
         self.execution = Execution(
             self.outcomes,
             input_ns if input_ns > 0 else 0,
@@ -175,7 +172,6 @@ class ModelRequests:
             answers.crashed(self._instance, batch)
 
     def refused(self, run: RunningBatch, error: Exception) -> None:
-        """A batch cannot be encoded."""
         if run not in self._runs:
             return
         self._runs.remove(run)

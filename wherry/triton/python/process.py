@@ -38,8 +38,6 @@ _MOST_VIEWS = 32
 
 
 class StubMessage(Protocol):
-    """A message to the process."""
-
     def build(self, out: Outgoing) -> list[Any]:
         """The message as a list that begins with its kind; its tensors are added to `out`. In any
         thread. What this raises the link is told as a refusal."""
@@ -48,8 +46,6 @@ class StubMessage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A message without tensors."""
-
     message: list[Any]
 
     def build(self, out: Outgoing) -> list[Any]:
@@ -85,8 +81,6 @@ class StubMemory:
 
 @dataclass(frozen=True, slots=True)
 class _TensorFile:
-    """The memory file of a message."""
-
     fileno: int
 
 
@@ -142,8 +136,6 @@ _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """The program to start and its environment variables."""
-
     python: str
     environment: Mapping[str, str]
 
@@ -285,7 +277,6 @@ class PythonProcess:
 
 
 def load_failed(message: Sequence[Any]) -> LoadFailed:
-    """What the model's file, auto_complete_config() or initialize() raised."""
     _, _, kind, text, traceback = message
     if kind == "ModuleNotFoundError":
         text += (

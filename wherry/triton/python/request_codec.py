@@ -112,7 +112,6 @@ def get(
 
 
 def fits(column: Column, spec: TensorSpec) -> bool:
-    """Whether the rows have the declared shape."""
     if isinstance(column, np.ndarray):
         return spec.fits(column.shape[1:])
     if spec.datatype is BYTES:
@@ -130,7 +129,6 @@ def _without_loss(array: Array, dtype: Any) -> Array | None:
 
 
 def _array(memory: Array, datatype: str, shape: Sequence[int]) -> Array:
-    """A received tensor as an array, over its memory."""
     known = DATATYPES.get(datatype)
     if known is None or known.itemsize * math.prod(shape) != memory.nbytes:
         raise ValueError(f"{memory.nbytes} bytes are not {datatype}{list(shape)}")
@@ -189,8 +187,6 @@ def _row_shape(row: Sequence[Any], dims: Sequence[int]) -> list[int]:
 
 
 class UnknownModelError(ModelFailed):
-    """A model's TritonError with the code UNKNOWN."""
-
     http_status = 400
     grpc_code = "UNKNOWN"
 
@@ -220,7 +216,6 @@ _CODES: Final = {
 
 
 def error_of(code: int, message: str) -> WherryError:
-    """The error that a caller gets for a model's TritonError(message, code)."""
     return ERRORS.get(code, ModelFailed)(message)
 
 
@@ -241,8 +236,6 @@ Decoded = tuple[Columns, Mapping[str, Any] | None, Mapping[str, Exception]]
 
 
 class ErrorResponse(Failure, frozen=True):
-    """An error that the model returned for one request, with its code."""
-
     @property
     def is_the_models(self) -> bool:
         return False
@@ -253,8 +246,6 @@ class ErrorResponse(Failure, frozen=True):
 
 
 class RequestCodec:
-    """Encodes one model's requests and decodes its responses."""
-
     def __init__(self, model: Any, config: ModelConfig) -> None:
         self._model = model
         self.model_name = config.name

@@ -49,13 +49,6 @@ class Found:
     in_several: bool = False
 
 
-def scan(repositories: Sequence[str], *, config_name: str | None = None) -> list[Found]:
-    """Every model of the repositories, by name. A folder that cannot be read is an OSError."""
-    return [
-        look(name, repositories, config_name=config_name) for name in sorted(names(repositories))
-    ]
-
-
 def names(repositories: Sequence[str]) -> set[str]:
     return {
         entry.name

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,10 @@ from wherry.triton.repository.triton_config import (
     TritonVersionPolicyLatest,
     TritonVersionPolicySpecific,
 )
+
+
+def scan(folders: list[str], **how: Any) -> list[layout.Found]:
+    return [layout.look(name, folders, **how) for name in sorted(layout.names(folders))]
 
 
 def model(repository: Path, name: str, config: str | None = None, *versions: str) -> Path:
@@ -30,7 +35,7 @@ def test_every_folder_is_a_model(tmp_path: Path) -> None:
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "README.md").touch()
 
-    found = layout.scan([str(tmp_path)])
+    found = scan([str(tmp_path)])
 
     assert [one.name for one in found] == ["a", "b"]
     assert [one.versions for one in found] == [(1,), (1,)]
@@ -44,7 +49,7 @@ def test_every_folder_is_a_model(tmp_path: Path) -> None:
 def test_versions_are_whole_numbers_without_a_leading_zero(tmp_path: Path) -> None:
     model(tmp_path, "m", "version_policy { all { } }", "10", "9", "0", "01", "1a", "v2", "data")
 
-    (found,) = layout.scan([str(tmp_path)])
+    (found,) = scan([str(tmp_path)])
 
     assert found.versions == (9, 10)
     assert found.notices == tuple(
@@ -77,7 +82,7 @@ def test_all_that_is_wrong_with_a_model_is_told(tmp_path: Path) -> None:
         'name: "n"\noutput { name: "o" data_type: TYPE_FP32 dims: 1 label_filename: "l.txt" }'
     )
 
-    (found,) = layout.scan([str(tmp_path)])
+    (found,) = scan([str(tmp_path)])
 
     assert found.problems == (
         "m: name: 'n' is not the folder's name; rename the folder to 'n', or leave out the name",
@@ -91,7 +96,7 @@ def test_a_broken_file_is_told_with_its_lines_beside_all_else(tmp_path: Path) ->
     folder.mkdir()
     (folder / "config.pbtxt").write_bytes(b'name: "m"\nbackend: "\xff"\n')
 
-    (found,) = layout.scan([str(tmp_path)])
+    (found,) = scan([str(tmp_path)])
 
     assert found.problems == (
         "m/config.pbtxt:2: it is not UTF-8 text",
@@ -102,7 +107,7 @@ def test_a_broken_file_is_told_with_its_lines_beside_all_else(tmp_path: Path) ->
 def test_a_file_of_an_editor_that_writes_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     model(tmp_path, "m", "\ufeffmax_batch_size: 4", "1")
 
-    (found,) = layout.scan([str(tmp_path)])
+    (found,) = scan([str(tmp_path)])
 
     assert (found.config.max_batch_size, found.problems) == (4, ())
 
@@ -112,7 +117,7 @@ def test_what_a_broken_file_says_before_the_mistake_counts(tmp_path: Path) -> No
     (tmp_path / "m").mkdir()
     (tmp_path / "m/config.pbtxt").write_text('platform: "ensemble"\nname: "n"\nmax_batch_size: ]')
 
-    (found,) = layout.scan([str(tmp_path)])
+    (found,) = scan([str(tmp_path)])
 
     assert [problem.split(";")[0] for problem in found.problems] == [
         "m/config.pbtxt:3: max_batch_size: expected a whole number, not ']'",
@@ -128,7 +133,7 @@ def test_parameters_that_a_template_left_open_are_noticed(tmp_path: Path) -> Non
         'parameters { key: "cost" value { string_value: "$5" } }\n'
     )
 
-    (found,) = layout.scan([str(tmp_path)])
+    (found,) = scan([str(tmp_path)])
 
     assert found.problems == ()
     assert found.notices == ("parameters tokenizer_dir: ${...} is not filled in",)
@@ -137,7 +142,7 @@ def test_parameters_that_a_template_left_open_are_noticed(tmp_path: Path) -> Non
 def test_a_policy_that_chooses_nothing_is_a_problem(tmp_path: Path) -> None:
     model(tmp_path, "m", "version_policy { specific { versions: [2, 3] } }")
 
-    (found,) = layout.scan([str(tmp_path)])
+    (found,) = scan([str(tmp_path)])
 
     assert found.problems == ("m: version_policy chooses none of its versions [1]",)
     assert found.notices == ("version 2 is not there", "version 3 is not there")
@@ -149,7 +154,7 @@ def test_a_name_in_two_repositories_is_in_none(tmp_path: Path) -> None:
         model(Path(repository), "m")
     model(tmp_path / "b", "n")
 
-    m, n = layout.scan(repositories)
+    m, n = scan(repositories)
 
     assert m.problems == (
         "m: model appears in two or more repositories: 1 and 2: none of them is served",
@@ -161,7 +166,7 @@ def test_a_name_in_two_repositories_is_in_none(tmp_path: Path) -> None:
 def test_the_same_repository_twice_is_one(tmp_path: Path) -> None:
     model(tmp_path, "m")
 
-    (found,) = layout.scan([str(tmp_path), f"{tmp_path}/."])
+    (found,) = scan([str(tmp_path), f"{tmp_path}/."])
 
     assert found.problems == ()
 
@@ -172,7 +177,7 @@ def test_a_named_configuration_stands_in_for_the_usual_one(tmp_path: Path) -> No
     (tmp_path / "a" / "configs").mkdir()
     (tmp_path / "a" / "configs" / "large.pbtxt").write_text("max_batch_size: 64")
 
-    found = layout.scan([str(tmp_path)], config_name="large")
+    found = scan([str(tmp_path)], config_name="large")
 
     assert [one.config.max_batch_size for one in found] == [64, 1]
 
@@ -188,7 +193,7 @@ def test_an_ensemble_needs_no_empty_folder(tmp_path: Path) -> None:
                                      output_map { key: "y" value: "o" } } }"""
     )
 
-    (found,) = layout.scan([str(tmp_path)])
+    (found,) = scan([str(tmp_path)])
 
     assert found.versions == (1,)
     assert found.problems == ()
@@ -221,7 +226,7 @@ def test_a_file_that_changes_changes_the_fingerprint(tmp_path: Path) -> None:
 def test_a_name_that_no_model_may_have_is_told_before_the_model_is_run(tmp_path: Path) -> None:
     model(tmp_path, "a;b", 'backend: "python"')
 
-    (found,) = layout.scan([str(tmp_path)])
+    (found,) = scan([str(tmp_path)])
 
     assert found.problems == (
         "Invalid stub name: contains invalid characters: model name 'a;b': use letters, digits,"

@@ -49,7 +49,6 @@ class Forks:
         return answer
 
     def _connected(self) -> int:
-        """A descriptor of a new connection to the model's process."""
         assert self._asking is not None
         mine, other = socket.socketpair()
         with other:

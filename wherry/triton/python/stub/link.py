@@ -285,7 +285,6 @@ class Link:
         return requests
 
     def exchange(self, key: int, *, ended: bool) -> RequestExchange:
-        """A new exchange for a request that execute() was given."""
         exchange = RequestExchange(self, key, ended=ended)
         exchange.cancelled = key in self._cancelled
         self.exchanges[key] = exchange.handle
@@ -305,7 +304,6 @@ class Link:
     # Calls to the server
 
     def call(self, request: Any, decoupled: bool) -> ServerCall | ForkedCall:
-        """Send a request for another model."""
         if self.forks.forked:
             if decoupled:
                 raise pb_utils.TritonModelException(
@@ -371,7 +369,6 @@ class Link:
         return str(call.result())
 
     def _for_fork(self, what: str, *values: Any) -> Any:
-        """Answer a question of a forked process."""
         if what == "exec":
             (request,) = values
             return request.exec()

@@ -207,7 +207,6 @@ class Tensor:
 
     @classmethod
     def _of_memory(cls, name: str, datatype: str, shape: list[int], memory: Any) -> Tensor:
-        """A tensor of wire-format bytes (an array of uint8)."""
         tensor = cls.__new__(cls)
         tensor._name, tensor._datatype, tensor._shape = name, datatype, shape
         tensor._array, tensor._memory = None, memory
@@ -215,7 +214,6 @@ class Tensor:
 
     @classmethod
     def _received(cls, descriptor: list[Any], incoming: Any) -> Tensor:
-        """A tensor of a message."""
         tensor = cls.__new__(cls)
         tensor._name, datatype, shape, where, offset, size = descriptor
         tensor._datatype, tensor._shape = datatype, shape
@@ -315,8 +313,6 @@ def _tensor_name(name: Any) -> str:
 
 
 class PreferredMemory:
-    """The preferred memory for the outputs of a called model. All outputs are on the CPU."""
-
     def __init__(
         self, preferred_memory_type: int = TRITONSERVER_MEMORY_CPU, preferred_device_id: int = 0
     ) -> None:
@@ -343,8 +339,6 @@ class InferenceTrace:
 
 
 class InferenceResponse:
-    """One response: outputs, or an error."""
-
     def __init__(self, output_tensors: Any = (), error: Any = None, parameters: Any = None) -> None:
         self._outputs = _tensors(output_tensors, "InferenceResponse", "output_tensors")
         if error is not None and not isinstance(error, TritonError):
@@ -387,8 +381,6 @@ class InferenceResponse:
 
 
 class InferenceRequest:
-    """A request to this model, or one that it makes to another model."""
-
     _id = ""
     _correlation_id: Any = 0
     _version = -1
@@ -590,7 +582,6 @@ class InferenceResponseSender:
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Any:
-    """The input of that name, or None."""
     for tensor in inference_request.inputs():
         if tensor._name == name:
             return tensor
@@ -598,7 +589,6 @@ def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> 
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Any:
-    """The output of that name, or None."""
     for tensor in inference_response.output_tensors():
         if tensor._name == name:
             return tensor
@@ -753,7 +743,6 @@ class ModelConfig:
 
 
 def get_model_dir() -> str:
-    """The folder of the loaded version."""
     return str(_the_server("get_model_dir()").model_dir)
 
 
@@ -833,14 +822,12 @@ class Metric:
             _server.outbox.measure([*self._key, "add", "0"])  # makes it visible
 
     def increment(self, value: float) -> None:
-        """Add to a counter or gauge."""
         family = self._check("increment", (MetricFamily.COUNTER, MetricFamily.GAUGE))
         if family.kind == MetricFamily.COUNTER and not float(value) >= 0:
             raise TritonModelException(f"a counter cannot be incremented by {value!r}")
         self._measure("add", value)
 
     def set(self, value: float) -> None:
-        """Set a gauge."""
         self._check("set", (MetricFamily.GAUGE,))
         self._measure("set", value)
 
