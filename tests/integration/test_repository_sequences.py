@@ -77,6 +77,36 @@ class TritonPythonModel:
         return responses
 """
 
+COUNTING_DOWN = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.left = {}
+        self.batches = 0
+
+    def execute(self, requests):
+        self.batches += 1
+        responses = []
+        for request in requests:
+            id = request.correlation_id()
+            if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+                x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+                self.left[id] = [int(x[0, 0]), 0]
+            left = self.left[id]
+            left[0] -= 1
+            left[1] += 1
+            if left[0] > 0:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+                responses.append(None)
+                continue
+            told = np.array([[left[1]]], np.int32)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("SUM", told)]))
+        return responses
+"""
+
 
 @contextmanager
 def served(folder: Path, text: str, **how: Any) -> Iterator[Runtime]:
@@ -216,6 +246,23 @@ def test_a_state_may_grow_stays_if_none_is_given_and_is_told_if_it_is_declared(
     assert [int(answer["SUM"][0]) for answer in answers] == [1, 1, 3, 3]
     grown = [answer["NEW"].tolist() for answer in answers if answer.get("NEW") is not None]
     assert grown == ([[0, 1], [0, 1, 2]] if declared else [])
+
+
+@pytest.mark.slow
+def test_an_iterative_model_py_has_its_requests_until_it_is_done(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(COUNTING_DOWN)
+    text = f"{TENSORS} sequence_batching {{ iterative_sequence: true }}"
+    told: dict[int, int] = {}
+
+    def ask(runtime: Runtime, n: int) -> None:
+        told[n] = int(runtime.infer("adder", X=[n])["SUM"][0])
+
+    with served(tmp_path, text) as runtime:
+        with threads(8, lambda number: ask(runtime, number + 1)):
+            pass
+        assert runtime.model("adder").runner.explain()["open_sequences"] == 0
+    assert told == {n: n for n in range(1, 9)}
 
 
 WARM_UP = """

@@ -25,6 +25,7 @@ from wherry.core.observability.custom_metrics import merged
 from wherry.core.observability.families import custom_metric
 from wherry.core.values.errors import (
     ConfigError,
+    DeadlineExceeded,
     LoadFailed,
     ModelFailed,
     PoisonRequest,
@@ -1201,14 +1202,103 @@ def test_a_sequence_model_gets_its_controls_and_the_server_keeps_its_state() -> 
         assert told.outputs["SUM"][0][0] == 101
 
 
-def test_a_request_does_not_run_again(tmp_path: Path) -> None:
+def test_an_iterative_sequence_gets_its_request_again() -> None:
+    with running("countdown") as rt, ThreadPoolExecutor(6) as callers:
+        steps = callers.map(lambda i: rt.infer("countdown", FROM=[i])["STEPS"][0], range(1, 7))
+        assert list(steps) == [1, 2, 3, 4, 5, 6]
+
+
+HOLDING = """
+import threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_INT32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_INT32", "dims": [1]})
+        config.set_model_transaction_policy({"decoupled": True})
+        return config
+
+    def initialize(self, args):
+        self.held = {}
+
+    def send(self, sender, number, flags=0):
+        tensor = pb_utils.Tensor("Y", np.array([number], np.int32))
+        sender.send(pb_utils.InferenceResponse([tensor]), flags)
+
+    def execute(self, requests):
+        for request in requests:
+            x = int(request.inputs()[0].as_numpy()[0])
+            own = request.get_response_sender()
+            first, turn, thread = self.held.pop(request.correlation_id(), (own, 0, None))
+            if thread is not None:
+                thread.join()
+            if turn == 2:
+                sender = first if x == 1 else own
+                self.send(sender, 100, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                continue
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            thread = threading.Thread(target=self.send, args=(first, turn))  # perhaps between turns
+            thread.start()
+            self.held[request.correlation_id()] = (first, turn + 1, thread)
+        return None
+"""
+
+
+def test_the_sender_of_a_request_that_runs_again_may_be_held(tmp_path: Path) -> None:
+    model = written_model(tmp_path, HOLDING, sequence_batching={"iterative_sequence": True})
+    with running(model) as rt, ThreadPoolExecutor(4) as callers:
+
+        def turns(x: int) -> list[int]:
+            return [int(one["Y"][0]) for one in rt.stream("written", X=[x])]
+
+        assert list(callers.map(turns, [0, 1, 0, 1])) == [[0, 1, 100]] * 4
+        (instance,) = instances(rt, "written")
+        until(lambda: not instance._requests._open)
+
+
+def test_who_leaves_between_two_turns_is_forgotten_with_the_next_batch(tmp_path: Path) -> None:
+    code = """
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        x = request.inputs()[0].as_numpy()
+        if x[0] and not request.is_cancelled():
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return None
+        return pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)])
+"""
+    model = written_model(
+        tmp_path, X_TO_Y % "INT32" + code, sequence_batching={"iterative_sequence": True}
+    )
+    with running(model) as rt:
+        with pytest.raises(DeadlineExceeded):
+            rt.infer("written", X=[1], timeout=0.2)
+        assert rt.infer("written", X=[0])["Y"][0] == 0
+        (instance,) = instances(rt, "written")
+        until(lambda: not instance.open_requests)
+        assert rt.model("written").runner.drain(None)
+
+
+def test_an_async_decoupled_model_is_told_that_it_cannot_reschedule(tmp_path: Path) -> None:
+    code = HOLDING.replace("    def execute", "    async def execute")
+    model = written_model(tmp_path, code, sequence_batching={"iterative_sequence": True})
+    with running(model) as rt, pytest.raises(ModelFailed, match="cannot reschedule"):
+        list(rt.stream("written", X=[0]))
+
+
+def test_rescheduling_is_for_iterative_sequences_only(tmp_path: Path) -> None:
     code = """
     def execute(self, requests):
         for request in requests:
             request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         return None
 """
-    wrong = pytest.raises(ModelFailed, match="response sender of a decoupled model")
+    wrong = pytest.raises(ModelFailed, match="iterative_sequence: true")
     with running(written_model(tmp_path, X_TO_Y % "FP32" + code)) as rt, wrong:
         rt.infer("written", X=[1.0])
 

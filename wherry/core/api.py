@@ -156,6 +156,7 @@ if TYPE_CHECKING:
     from wherry.core.values.errors import UnsupportedMediaType as UnsupportedMediaType
     from wherry.core.values.errors import WherryError as WherryError
     from wherry.core.values.errors import WorkerDied as WorkerDied
+    from wherry.core.values.execution import RESCHEDULED as RESCHEDULED
     from wherry.core.values.execution import Execution as Execution
     from wherry.core.values.execution import Failure as Failure
     from wherry.core.values.execution import Outcome as Outcome
@@ -280,7 +281,7 @@ else:
                 "RegionNotFound RequestTimeoutExpired RequestTooLarge ServerBusy Tag TooManyBytes "
                 "Unsupported UnsupportedMediaType WherryError WorkerDied"
             ),
-            "values.execution": "Execution Failure Outcome",
+            "values.execution": "Execution Failure Outcome RESCHEDULED",
             "values.load": "Load",
             "values.media": (
                 "Audio AudioSpec File FileBytes FileSpec ImageSpec MediaSpec media_type_of"

@@ -35,7 +35,7 @@ from wherry.core.values.errors import (
     WherryError,
     WorkerDied,
 )
-from wherry.core.values.execution import Failure, Outcome
+from wherry.core.values.execution import RESCHEDULED, Failure, Outcome
 from wherry.core.values.load import Load
 from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Batch, Columns, InferRequest, InferResponse
@@ -229,6 +229,11 @@ class Dispatcher(InstanceRunner[Instance]):
             self._hand_over(acts)
         if not self.readiness.takes_requests:
             self.request_ended()
+
+    def reschedule(self, request: InferRequest) -> bool:
+        """Queue a request again that its model wants to run once more; False if it cannot be."""
+        with self._lock:
+            return self._batches.rescheduled(request, self._clock())
 
     # Instances
 
@@ -429,13 +434,20 @@ class Outcomes:
         answered: list[InferRequest] = []
         answers: list[Outcome] = []
         for request, outcome in zip(requests, outcomes, strict=True):
-            if request.sequence is NOT_READY:
+            if self._runs_on(request, outcome):
                 continue
             answered.append(request)
             if not isinstance(outcome, Failure):
                 outcome = self._inputs.keep(request, outcome)
             answers.append(outcome)
         return answered, answers
+
+    def _runs_on(self, request: InferRequest, outcome: Outcome | None) -> bool:
+        """Has this row no outcome yet, or none at all?"""
+        if request.sequence is NOT_READY:
+            return True
+        again = isinstance(outcome, Failure) and outcome.error == RESCHEDULED
+        return again and not request.reply.settled and self._dispatcher.reschedule(request)
 
     # A batch that streams
 
@@ -448,7 +460,7 @@ class Outcomes:
         try:
             self._count(instance, run, run.requests)
             for index, (request, outcome) in enumerate(zip(run.requests, outcomes, strict=True)):
-                if request.sequence is not NOT_READY:
+                if not self._runs_on(request, outcome):
                     stream.settle(index, outcome)
             # Nothing is learnt of its time, which its readers may have taken.
             self._dispatcher.ended(instance, [BatchRun(run.batch, (), run.started)])

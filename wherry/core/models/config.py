@@ -212,6 +212,8 @@ class SequenceBatching:
     max_candidate_sequences: int = 0
     #: Share of occupied rows from which a batch does not wait for `max_queue_delay` ("direct").
     minimum_slot_utilization: float = 0.0
+    #: The model runs each request again until it is done.
+    iterative: bool = False
     #: The inputs that the server fills.
     controls: tuple[SequenceControl, ...] = ()
     #: The tensors that the server keeps between steps.

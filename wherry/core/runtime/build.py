@@ -281,6 +281,7 @@ def _sequence_batcher(config: ModelConfig, sequence: SequenceBatching) -> Sequen
         max_sequence_idle=sequence.max_sequence_idle,
         max_queue_size=config.max_queue_size,
         rows_are_slots=direct and any(one.kind == "ready" for one in sequence.controls),
+        iterative=sequence.iterative,
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from wherry.core.instances.runner import Runner
 from wherry.core.instances.sequence_inputs import SequenceInputs
 from wherry.core.instances.split import split
-from wherry.core.models.config import ModelConfig
+from wherry.core.models.config import ModelConfig, SequenceBatching
 from wherry.core.models.defaults import filled
 from wherry.core.models.model import Model
 from wherry.core.models.row_types import from_fields, restorer
@@ -150,7 +150,7 @@ class LoadedModel:
             self._check_streams(reply, rows)
         config = self.config
         if config.sequence is not None:
-            self._check_step(sequence, rows)
+            self._check_step(config.sequence, sequence, rows)
         priority = self._checked_priority(priority) if priority else config.default_priority
         if timeout is None:
             timeout = config.request_timeout
@@ -229,8 +229,8 @@ class LoadedModel:
             return policy.timeout, None
         return min(policy.timeout, timeout), None
 
-    def _check_step(self, step: SequenceStep | None, rows: int) -> None:
-        if step is None or not step.id:
+    def _check_step(self, batching: SequenceBatching, step: SequenceStep | None, rows: int) -> None:
+        if (step is None or not step.id) and not batching.iterative:
             raise InvalidRequest(
                 f"inference request to model {self.name!r} must specify a non-zero or non-empty"
                 " correlation ID"
@@ -240,7 +240,7 @@ class LoadedModel:
                 f"inference request to model {self.name!r} must specify batch-size 1 due to"
                 " requirements of sequence batcher"
             )
-        if self.sequence_inputs is not None:
+        if step is not None and self.sequence_inputs is not None:
             self.sequence_inputs.refuse(step)
 
     def as_declared(self, response: InferResponse) -> InferResponse:

@@ -210,6 +210,10 @@ class ModelBatches(Generic[SlotT]):
         self._follow(acts, instance, now)
         return acts
 
+    def rescheduled(self, request: InferRequest, now: float) -> bool:
+        """Queue a request once more whose batch is about to have `ended`; False: that cannot be."""
+        return self._scheduler.reschedule(request, now)
+
     def _follow(self, acts: Acts[SlotT], instance: SlotT, now: float) -> None:
         """Something of this instance has ended; choose what follows."""
         scheduler = self._scheduler

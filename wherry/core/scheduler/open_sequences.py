@@ -70,11 +70,13 @@ class OpenSequences:
     in order of arrival. After `max_idle` seconds without a step it is closed.
     """
 
-    def __init__(self, model: str, *, slots: int, max_idle: float) -> None:
+    def __init__(self, model: str, *, slots: int, max_idle: float, reuses_ids: bool) -> None:
+        """`reuses_ids`: a later request with the same id belongs to the same sequence."""
         self.queued_requests = 0
         self._model = model
         self._slots = slots
         self._max_idle = max_idle
+        self._reuses_ids = reuses_ids
         self._places: dict[int, Slots] = {}
         self._backlog: dict[OpenSequence, None] = {}
         #: Sequences that a further step may belong to.
@@ -124,7 +126,9 @@ class OpenSequences:
     # Steps
 
     def begin(self, id: int | str, now: float) -> OpenSequence:
-        sequence = self._open[id] = OpenSequence(id, touched_at=now)
+        sequence = OpenSequence(id, touched_at=now)
+        if self._reuses_ids:
+            self._open[id] = sequence
         return sequence
 
     def append(self, sequence: OpenSequence, request: InferRequest, now: float) -> None:
@@ -157,8 +161,12 @@ class OpenSequences:
     def ended(self, sequence: OpenSequence, now: float) -> None:
         sequence.running = None
         sequence.touched_at = now
-        if not sequence.waiting:
+        if sequence.waiting:
+            return
+        if self._reuses_ids:
             self._watch(sequence)
+        else:
+            self._close(sequence)
 
     def forget(self, request: InferRequest, why: str, kind: type[WherryError]) -> bool:
         """A waiting step will not run, nor will those behind it, up to the next START: they are

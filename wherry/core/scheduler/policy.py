@@ -85,6 +85,11 @@ class Scheduler(Protocol):
         would neither add to it nor let another one come before it.
         """
 
+    def reschedule(self, request: InferRequest, now: float) -> bool:
+        """Queue a request again that its model wants to run once more (iterative sequences), and
+        whose batch is about to be `finished`; False if that cannot be."""
+        return False
+
     def broken(self) -> Sequence[tuple[InferRequest, WherryError]]:
         """Forget and return the steps that will never run since an earlier one did not, and
         why. Ask after `cancel`, `expire` and `instance_lost`."""

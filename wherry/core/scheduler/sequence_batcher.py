@@ -15,6 +15,8 @@ Two of Triton's strategies, which differ in how many slots there are and when a 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import count
 from math import ceil, inf
 from typing import Any
 
@@ -23,7 +25,7 @@ from wherry.core.scheduler.open_sequences import OpenSequence, OpenSequences, no
 from wherry.core.scheduler.policy import Action, Dispatch, Idle, Scheduler, Wait
 from wherry.core.scheduler.queue import Deadlines
 from wherry.core.values.errors import Cancelled, InvalidRequest, SequenceLost, WherryError
-from wherry.core.values.request import Batch, InferRequest
+from wherry.core.values.request import Batch, InferRequest, SequenceStep
 
 IDLE = Idle()
 
@@ -33,7 +35,8 @@ class SequenceBatcher(Scheduler):
 
     Every instance has `slots` slots (0: as many as rows). `rows_are_slots`: row i of a batch is
     slot i, and slots without a step get a row that is not ready; a model that keeps its state by
-    row needs it.
+    row needs it. `iterative`: each request is a sequence of its own, which the model runs again
+    until it is done (`reschedule`).
     """
 
     runs_sequences = may_expire = True
@@ -50,6 +53,7 @@ class SequenceBatcher(Scheduler):
         max_sequence_idle: float = 1.0,
         max_queue_size: int | None = None,
         rows_are_slots: bool = False,
+        iterative: bool = False,
     ) -> None:
         self.model = model
         self.max_batch_size = max(1, max_batch_size)
@@ -60,12 +64,14 @@ class SequenceBatcher(Scheduler):
         self.max_sequence_idle = max_sequence_idle
         self.max_queue_size = max_queue_size
         self.rows_are_slots = rows_are_slots
+        self.iterative = iterative
         self.forecast = Forecast()
         self.decisions = self.forecast.decisions
         self.queue = self.sequences = OpenSequences(
-            model, slots=self.slots, max_idle=max_sequence_idle
+            model, slots=self.slots, max_idle=max_sequence_idle, reuses_ids=not iterative
         )
         self._running: dict[InferRequest, OpenSequence] = {}
+        self._order = count(1)
         self._deadlines = Deadlines()
 
     def __repr__(self) -> str:
@@ -79,18 +85,24 @@ class SequenceBatcher(Scheduler):
     def enqueue(self, request: InferRequest, now: float) -> bool:
         """Take a step in; False if the queue is full, InvalidRequest if it follows no START."""
         step = request.sequence
-        assert step is not None
-        sequence = self.sequences.find(step)
-        if not step.start and (sequence is None or sequence.ended):
-            raise InvalidRequest(
-                f"inference request for sequence {step.id} to model {self.model!r} must specify"
-                " the START flag on the first request of the sequence"
-            )
+        sequence = None
+        if self.iterative:
+            id = step.id if step and step.id else next(self._order)
+            step = SequenceStep(id, start=True)
+        else:
+            assert step is not None
+            sequence = self.sequences.find(step)
+            if not step.start and (sequence is None or sequence.ended):
+                raise InvalidRequest(
+                    f"inference request for sequence {step.id} to model {self.model!r} must"
+                    " specify the START flag on the first request of the sequence"
+                )
         if (
             self.max_queue_size is not None
             and self.sequences.queued_requests >= self.max_queue_size
         ):
             return False
+        request.sequence = step
         request.enqueued_at = now
         if sequence is None:
             sequence = self.sequences.begin(step.id, now)
@@ -101,6 +113,15 @@ class SequenceBatcher(Scheduler):
 
     def requeue(self, request: InferRequest, now: float, *, alone: bool) -> None:
         raise NotImplementedError("a worker that died has taken its sequences along")
+
+    def reschedule(self, request: InferRequest, now: float) -> bool:
+        sequence = self._running.get(request)
+        if not self.iterative or sequence is None or sequence.instance is None:
+            return False
+        assert request.sequence is not None
+        request.sequence = replace(request.sequence, start=False)
+        self.sequences.append(sequence, request, now)
+        return True
 
     def cancel(self, request: InferRequest) -> bool:
         """Forget a waiting step, and with it those behind it, which are `broken`: to cancel a step

@@ -11,6 +11,10 @@ import msgspec
 from wherry.core.values.errors import BY_NAME, InvalidRequest, ModelFailed, WherryError
 from wherry.core.values.request import Columns, InferRequest
 
+#: The `error` of a Failure that is none: the model wants this request again in its next batch
+#: (iterative sequences).
+RESCHEDULED = "Rescheduled"
+
 #: Of an error's text, and of its traceback, so much is passed on.
 MAX_ERROR_CHARS = 2**16
 

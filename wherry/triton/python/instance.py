@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from wherry.core.api import (
+    RESCHEDULED,
     WARM_UP,
     Batch,
     BatchRun,
@@ -74,7 +75,7 @@ class WarmUp:
             for request, outcome in zip(run.requests, execution.outcomes, strict=True):
                 if request in execution.later:
                     continue
-                if isinstance(outcome, Failure):
+                if isinstance(outcome, Failure) and outcome.error != RESCHEDULED:
                     request.reply.settle(outcome.as_exception())
                 else:
                     request.reply.settle(InferResponse({}, request.rows))
@@ -225,6 +226,7 @@ class PythonInstance(Instance):
         warm_up = self.answers = WarmUp(requests, self.worker.ring)
         self.worker.post(self._requests.begin, [Batch(tuple(requests), rows, "warm-up")])
         self.worker.wait_for(warm_up.is_over)
+        self.worker.post(ModelRequests.forget_put_back, self._requests)
         warm_up.check()
 
     def _warm_up_request(self, columns: Columns, rows: int) -> InferRequest:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from wherry.core.api import (
+    RESCHEDULED,
     Answers,
     Batch,
     BatchRun,
@@ -125,6 +126,8 @@ class ModelRequests:
         #: By the numbers that identify them to the process.
         self._open: dict[int, InferRequest] = {}
         self._numbers = count(1)
+        #: Numbers of requests to be run again, between two runs.
+        self._between: set[int] = set()
         #: The batches that are with the process, which runs them in this order.
         self._runs: deque[RunningBatch] = deque()
         #: When the process had run the last batch, by perf_counter_ns().
@@ -132,8 +135,8 @@ class ModelRequests:
 
     @property
     def executing(self) -> Collection[InferRequest]:
-        """The requests that are open. Any thread."""
-        return [*self._open.values()]
+        """The requests that are open, but for those between two runs. Any thread."""
+        return [one for number, one in [*self._open.items()] if number not in self._between]
 
     def has(self, request: InferRequest) -> bool:
         """Whether it is open. Any thread."""
@@ -155,8 +158,7 @@ class ModelRequests:
             requests = answers.prepared(batch)
             numbers = []
             for request in requests:
-                numbers.append(number := next(self._numbers))
-                self._open[number] = request
+                numbers.append(self._numbered(request))  # noqa: PERF401 - takes less
             run = RunningBatch(batch, requests, answers.now(), numbers=numbers, codec=self._codec)
             for request in requests:
                 if request.trace is not None:
@@ -210,19 +212,26 @@ class ModelRequests:
             self._instance.answers.fail(request, unloading)
             self._worker.link.send(Plain(["cancel", number]))
 
+    def forget_put_back(self) -> None:
+        """Forget the requests to be run again: the warm-up is over."""
+        self._forget(self._between)
+
     # From the process
 
     def executed(
         self, started_at: int, infer_ns: int, failure: list[str] | None, answers: Sequence[Any]
     ) -> BatchRun:
         """The oldest batch has been run. An answer is a decoded response, None (responses are sent
-        separately) or "failed"."""
+        separately), "again" or "failed"."""
         if not self._runs:
             raise Garbage("what came of no batch")
         run = self._runs.popleft()
         for index, answer in zip(run.members, answers, strict=True):
             number = run.numbers[index]
-            if answer is not None and self._open.pop(number, None) is not None:
+            if answer == "again" and number in self._open:
+                run.outcomes[index] = self._again()
+                self._between.add(number)
+            elif answer is not None and self._open.pop(number, None) is not None:
                 run.outcomes[index] = self._outcome(run, index, failure, answer)
             else:
                 run.leave(index)
@@ -259,6 +268,20 @@ class ModelRequests:
             self._open.pop(number, None)
             self._worker.link.send(Plain(["cancel", number]))
 
+    def _numbered(self, request: InferRequest) -> int:
+        """The number of a request about to run. It is the same in each run, as response senders may
+        be held. Forgets settled requests that were to run again."""
+        number = None
+        if self._between:
+            self._between &= self._open.keys()
+            self._forget([n for n in self._between if self._open[n].reply.settled])
+            number = self._number_of(request)
+        if number is None:
+            number = next(self._numbers)
+            self._open[number] = request
+        self._between.discard(number)
+        return number
+
     def _number_of(self, request: InferRequest) -> int | None:
         return next((number for number, one in [*self._open.items()] if one is request), None)
 
@@ -277,7 +300,14 @@ class ModelRequests:
             run.parameters[request] = answer_parameters
         return outputs
 
-    def _forget(self, numbers: Sequence[int]) -> None:
+    def _again(self) -> Failure:
+        return Failure(
+            RESCHEDULED,
+            "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: that needs model"
+            f" {self._config.name!r} to have sequence_batching {{ iterative_sequence: true }}",
+        )
+
+    def _forget(self, numbers: Collection[int]) -> None:
         for number in numbers:
             self._open.pop(number, None)
 

@@ -123,7 +123,8 @@ def triton_config(config: ModelConfig, signature: Signature) -> TritonConfig:
     sizes = list(config.preferred_batch_sizes)
     if (sequence := config.sequence) is not None:
         triton.sequence_batching = TritonSequenceBatching(
-            max_sequence_idle_microseconds=_microseconds(sequence.max_sequence_idle)
+            max_sequence_idle_microseconds=_microseconds(sequence.max_sequence_idle),
+            iterative_sequence=sequence.iterative,
         )
         if sequence.strategy == "direct":
             triton.sequence_batching.direct = TritonSequenceBatchingStrategyDirect(
@@ -309,6 +310,7 @@ def _sequence_settings(
     if batching.max_sequence_idle_microseconds:
         how["max_sequence_idle"] = batching.max_sequence_idle_microseconds / 1e6
     found["sequence"] = SequenceBatching(
+        iterative=batching.iterative_sequence,
         controls=tuple(
             _control(control_input.name, control)
             for control_input in batching.control_input

@@ -218,9 +218,6 @@ def _sequence(batching: TritonSequenceBatching, max_batch_size: int) -> Iterator
         yield from _preferred((*path, "oldest"), sizes, max_batch_size)
         if batching.oldest.max_candidate_sequences < 0:
             yield Problem((*path, "oldest", "max_candidate_sequences"), "must not be negative")
-    if batching.iterative_sequence:
-        text = "a request does not run again: a decoupled model sends many responses to one"
-        yield Problem((*path, "iterative_sequence"), text)
     direct = batching.direct
     if direct is not None and not 0 <= direct.minimum_slot_utilization <= 1:
         yield Problem((*path, "direct", "minimum_slot_utilization"), "must lie between 0 and 1")

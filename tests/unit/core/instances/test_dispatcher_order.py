@@ -4,7 +4,7 @@ Clock and timer belong to the test, and the model waits at a gate.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,8 +26,9 @@ from wherry.core.values.errors import (
     ModelNotReady,
     SequenceLost,
 )
+from wherry.core.values.execution import RESCHEDULED, Execution, Failure
 from wherry.core.values.reply import Reply
-from wherry.core.values.request import Batch, InferResponse, SequenceStep
+from wherry.core.values.request import Batch, InferRequest, InferResponse, SequenceStep
 
 
 @pytest.fixture
@@ -39,11 +40,15 @@ def gate() -> Gate:
 
 
 @contextmanager
-def sequences(gate: Gate, *, make: Any = None, **settings: Any) -> Iterator[ManualDispatcher]:
-    batching = wherry.SequenceBatching(max_sequence_idle=1.0)
+def sequences(
+    gate: Gate, *, iterative: bool = False, make: Any = None, **settings: Any
+) -> Iterator[ManualDispatcher]:
+    batching = wherry.SequenceBatching(max_sequence_idle=1.0, iterative=iterative)
     model = gated(gate, max_batch_size=2, sequence=batching, **settings)
     config = model.config()
-    scheduler = SequenceBatcher(model="gated", max_batch_size=2, slots=0, max_sequence_idle=1.0)
+    scheduler = SequenceBatcher(
+        model="gated", max_batch_size=2, slots=0, max_sequence_idle=1.0, iterative=iterative
+    )
     inputs = SequenceInputs(config.name, batching, model.signature())
     with desk(model, scheduler=scheduler, sequence_inputs=inputs, gate=gate, make=make) as d:
         yield d
@@ -162,6 +167,61 @@ def test_a_bad_row_is_not_looked_for_by_running_a_step_again(gate: Gate) -> None
         d.dispatcher.submit([call.request for call in calls])
         assert [type(call.error()) for call in calls] == [ModelFailed, ModelFailed]
     assert gate.batches == [["bad", "good"]]
+
+
+class Thrice(ThreadInstance):
+    """Wants each request three times before it answers."""
+
+    def __init__(self, name: str, device: Device, model: Model, config: ModelConfig) -> None:
+        super().__init__(name, device, model, config)
+        self.runs: list[list[tuple[str, bool]]] = []
+        self.seen: dict[str, int] = {}
+
+    def execute(self, requests: Sequence[InferRequest]) -> Execution:
+        self.runs.append([(r.id, bool(r.sequence and r.sequence.start)) for r in requests])
+        execution = super().execute(requests)
+        for i, request in enumerate(requests):
+            self.seen[request.id] = self.seen.get(request.id, 0) + 1
+            if self.seen[request.id] < 3:
+                execution.outcomes[i] = Failure(RESCHEDULED, "")
+        return execution
+
+
+def test_a_rescheduled_request_runs_again_with_others_until_it_is_answered(gate: Gate) -> None:
+    made: list[Thrice] = []
+
+    def make(number: int, config: ModelConfig) -> Instance:
+        made.append(Thrice(f"gated_{number}", Device(), gated(gate, max_batch_size=2), config))
+        return made[0]
+
+    with sequences(gate, iterative=True, make=make) as d:
+        a = ask(d, "a")
+        gate.started()
+        b = ask(d, "b")
+        gate.open(10)
+        assert (a.rows(), b.rows()) == (["A"], ["B"])
+    assert [sorted(run) for run in made[0].runs] == [
+        [("a", True)],
+        [("a", False), ("b", True)],
+        [("a", False), ("b", False)],
+        [("b", False)],
+    ]
+    assert d.dispatcher.statistics.success.count == 2
+    assert d.dispatcher.statistics.fail.count == 0
+
+
+def test_a_rescheduled_request_whose_caller_has_left_is_let_go(gate: Gate) -> None:
+    def make(number: int, config: ModelConfig) -> Instance:
+        return Thrice(f"gated_{number}", Device(), gated(gate, max_batch_size=2), config)
+
+    with sequences(gate, iterative=True, make=make) as d:
+        call = ask(d, "a")
+        gate.started()
+        d.dispatcher.cancel(call.request)
+        gate.open(10)
+        assert isinstance(call.error(), Cancelled)
+        assert d.dispatcher.drain(10.0)
+    assert gate.batches == [["a"]]
 
 
 # Answers in order

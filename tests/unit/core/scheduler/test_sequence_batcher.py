@@ -322,6 +322,53 @@ def test_clearing_gives_everything_back_that_waits() -> None:
     assert run(b) == []
 
 
+# Iterative sequences
+
+
+def test_an_iterative_request_runs_until_the_model_is_done_with_it() -> None:
+    b = batcher(rows=2, iterative=True)
+    requests = [Call(name).request for name in "xyz"]
+    for request in requests:
+        assert b.enqueue(request, 0.0)
+    x, y, _ = requests
+    assert len({r.sequence.id for r in requests if r.sequence}) == 3
+    first = b.next_action(0.0)
+    assert ids(first) == ["x", "y"]
+    assert isinstance(first, Dispatch)
+    assert all(r.sequence and r.sequence.start for r in (x, y))
+    assert b.reschedule(x, 0.1)
+    b.finished(first.batch.requests, 0.1, 0.1)
+    b.sequences.check()
+    assert x.sequence is not None
+    assert not x.sequence.start
+    assert sorted(run(b, 0.2)) == ["x", "z"]
+    assert len(b.sequences) == 0
+    assert not b.reschedule(x, 0.3), "it is over"
+
+
+def test_many_iterative_requests_take_turns() -> None:
+    b = batcher(rows=1, slots=3, iterative=True)
+    requests = [Call(name).request for name in "xyz"]
+    for request in requests:
+        b.enqueue(request, 0.0)
+    seen = []
+    for turn in range(6):
+        action = b.next_action(turn)
+        assert isinstance(action, Dispatch)
+        (request,) = action.batch.requests
+        seen.append(request.id)
+        assert b.reschedule(request, turn + 0.5)
+        b.finished([request], 0.5, turn + 0.5)
+    assert seen == list("xyzxyz")
+
+
+def test_only_iterative_models_may_run_a_request_again() -> None:
+    b = batcher()
+    (request,) = send(b, "<a0")
+    b.next_action(0.0)
+    assert not b.reschedule(request, 0.0)
+
+
 # Whatever comes
 
 

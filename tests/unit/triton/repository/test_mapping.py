@@ -115,10 +115,12 @@ def test_sequences_are_direct_unless_they_are_oldest() -> None:
         max_sequence_idle=5.0, minimum_slot_utilization=0.5
     )
     oldest = settings(
-        "sequence_batching { oldest { max_candidate_sequences: 9"
+        "sequence_batching { iterative_sequence: true oldest { max_candidate_sequences: 9"
         " preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 10 preserve_ordering: true } }"
     )
-    assert oldest["sequence"] == SequenceBatching(strategy="oldest", max_candidate_sequences=9)
+    assert oldest["sequence"] == SequenceBatching(
+        strategy="oldest", max_candidate_sequences=9, iterative=True
+    )
     assert oldest["preferred_batch_sizes"] == (4,)
     assert oldest["preserve_ordering"] is True
 
@@ -191,7 +193,7 @@ def signature(*inputs: TensorSpec, outputs: tuple[TensorSpec, ...] = ()) -> Sign
         {"max_queue_delay": 0.5, "preferred_batch_sizes": (4,), "preserve_ordering": True},
         {"priority_levels": 3, "default_priority": 2, "response_cache": True},
         {"instances": (InstanceGroup(2, "cuda:1"), InstanceGroup(3, "cpu"))},
-        {"priority_levels": 0, "sequence": SequenceBatching(max_sequence_idle=2.0)},
+        {"priority_levels": 0, "sequence": SequenceBatching(max_sequence_idle=2.0, iterative=True)},
         {
             "priority_levels": 0,
             "sequence": SequenceBatching(strategy="oldest", max_candidate_sequences=9),

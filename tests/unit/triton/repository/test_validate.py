@@ -72,11 +72,6 @@ from wherry.triton.repository.validate import problems_of, without_effect
             " priority_levels is 2",
         ),
         (
-            "sequence_batching { iterative_sequence: true }",
-            "sequence_batching.iterative_sequence: a request does not run again: a decoupled model"
-            " sends many responses to one",
-        ),
-        (
             "max_batch_size: 2 sequence_batching { oldest { preferred_batch_size: 4 } }",
             "sequence_batching.oldest.preferred_batch_size[0]: 4 is more than max_batch_size (2)",
         ),

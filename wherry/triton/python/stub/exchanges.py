@@ -29,6 +29,8 @@ class RequestExchange:
         #: Whether the last response was sent.
         self.ended = ended
         self.responded = False
+        #: Whether the request was returned by execute() to be run again.
+        self.again = False
         self.handle = weakref.ref(self)
         self._lock = threading.Lock()
 
@@ -63,10 +65,23 @@ class RequestExchange:
             self.ended = True
             return mine
 
+    def give_back(self) -> bool:
+        """Note that the request is to run again; its senders stay valid. False if it has ended."""
+        with self._lock:
+            self.again = not self.ended
+            return self.again
+
+    def resume(self) -> bool:
+        """Note that the request runs again. False if it needs a new exchange."""
+        with self._lock:
+            again, self.again = self.again and not self.ended, False
+            return again
+
     def __del__(self) -> None:
-        self._link.exchanges.pop(self.key, None)
+        if self._link.exchanges.get(self.key) is self.handle:
+            del self._link.exchanges[self.key]
         # No sender is left that could send the last response: the client must not wait for it.
-        if not self.ended:
+        if not self.ended and not self.resume():
             self.ended = True
             failed: list[Any] | None = None
             if self.decoupled or not self.responded:

@@ -260,7 +260,7 @@ class Link:
         self, started: int, ns: int, failure: list[str] | None, outcomes: list[Any]
     ) -> None:
         """Report a finished batch. An outcome is a response, None (it was or will be sent
-        separately) or "failed".
+        separately), "again", or "failed".
 
         Clears the list: then the inputs' blocks in the slab are released with this message unless
         the model keeps arrays. The caller must not hold the requests either.
@@ -289,6 +289,11 @@ class Link:
         exchange.cancelled = key in self._cancelled
         self.exchanges[key] = exchange.handle
         return exchange
+
+    def resumed(self, key: int) -> RequestExchange | None:
+        """The exchange of a request that runs again, if one of its senders is held."""
+        exchange = self._exchange_of(key)
+        return exchange if exchange is not None and exchange.resume() else None
 
     def end(self, keys: Iterable[int]) -> None:
         """Note that these requests are answered."""

@@ -389,6 +389,7 @@ class InferenceRequest:
     _memory: Any = None
     _trace: Any = None
     _parameters = "{}"
+    _release = TRITONSERVER_REQUEST_RELEASE_ALL
     #: Of a request that execute() is given: the server's number for it, whether what execute()
     #: returned has answered it, and the state that it shares with its response senders.
     _link: Any = None
@@ -481,6 +482,8 @@ class InferenceRequest:
             request._timeout, request._parameters, names, request._context = details
             if names is not None:
                 request._names = names
+        if link.exchanges:
+            request._exchange = link.resumed(key)
         return request
 
     def _begin_exchange(self) -> Any:
@@ -498,6 +501,13 @@ class InferenceRequest:
                 return True
         return bool(self._exchange.end())
 
+    def _leave(self) -> Any:
+        """The outcome of a request without a response: a sender will answer it, it runs again, or
+        its exchange reports that it was dropped."""
+        exchange = self._begin_exchange()
+        again = self._release == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+        return "again" if again and exchange.give_back() else None
+
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled, or the deadline has passed."""
         return self._link is not None and bool(self._begin_exchange().is_cancelled())
@@ -510,12 +520,10 @@ class InferenceRequest:
         return InferenceResponseSender(self._begin_exchange())
 
     def set_release_flags(self, flags: int) -> None:
-        """TRITONSERVER_REQUEST_RELEASE_ALL, which holds anyway."""
-        if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
-            raise TritonModelException(
-                "set_release_flags: a request does not run again here: answer it in steps with the"
-                " response sender of a decoupled model"
-            )
+        """TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: execute() gets this request again."""
+        if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
+            raise TritonModelException(f"set_release_flags: unknown flags {flags!r}")
+        self._release = flags
 
     # A request to another model
 

@@ -226,9 +226,7 @@ class Worker:
 
     def _outcomes(self, result: Any, requests: list[Any]) -> list[Any]:
         if result is None:
-            for request in requests:
-                request._begin_exchange()
-            return [None] * len(requests)
+            return [request._leave() for request in requests]
         if self._decoupled:
             raise _WrongAnswer(
                 f"Python model '{self._instance}' is using the decoupled mode and the execute"
@@ -249,9 +247,15 @@ class Worker:
                 )
         outcomes: list[Any] = []
         for request, response in zip(requests, result):  # noqa: B905 - Python 3.8 has no strict
-            if response is None:  # a sender answers it, or its exchange reports that it was dropped
-                request._begin_exchange()
-            elif not request._end():
+            if response is None:
+                outcomes.append(request._leave())
+                continue
+            if request._release == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+                raise _WrongAnswer(  # Triton's spelling
+                    "Expected a None object in the execute function return list for reschduled"
+                    " request"
+                )
+            if not request._end():
                 raise _WrongAnswer(
                     "execute() returned a response for a request that its response sender had"
                     " answered"
@@ -324,7 +328,11 @@ class Worker:
         # Reported now, so that the server sends the next list.
         self._link.executed(started, 0, None, [None] * len(requests))
         try:
-            self._outcomes(await self._model.execute(requests), requests)
+            outcomes = self._outcomes(await self._model.execute(requests), requests)
+            if "again" in outcomes:
+                raise _WrongAnswer(
+                    "an `async def execute` of a decoupled model cannot reschedule a request"
+                )
         except BaseException as error:  # noqa: BLE001 - the model's code: a panic is not an Exception
             text, trace = self._failure(error)
             sys.stderr.write(trace)
