@@ -42,7 +42,7 @@ class InferStream:
         self.errors_end_it = rpc.metadata.get("triton_grpc_error") == "true"
         rpc.on_message = self._message
         rpc.on_half_close = self._half_close
-        rpc.on_leave = self._leave
+        rpc.on_leave = self._end
         entry.streams.add(self)
 
     # From the client
@@ -99,10 +99,6 @@ class InferStream:
     def _half_close(self) -> None:
         self._half_closed = True
         self._end_if_done()
-
-    def _leave(self) -> None:
-        self._cancel_all()
-        self.entry.streams.discard(self)
 
     def drain(self) -> None:
         self.rpc.pause()
@@ -191,10 +187,7 @@ class InferStream:
             self.rpc.fail("UNAVAILABLE", text, SOON)
 
     def _end(self) -> None:
-        self._cancel_all()
         self.entry.streams.discard(self)
-
-    def _cancel_all(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
