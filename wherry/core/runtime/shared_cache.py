@@ -194,7 +194,7 @@ def to_bytes(answer: InferResponse) -> bytes:
 def from_bytes(data: bytes) -> InferResponse:
     """Raises ValueError if `to_bytes` has not written this."""
     try:
-        form, rows, outputs, parameters = unpacked(data)
+        form, rows, outputs, parameters = unpacked(memoryview(data))
         if form != FORM or type(rows) is not int or rows < 0 or type(outputs) is not dict:
             raise ValueError("another form")
         return InferResponse(outputs, rows, parameters)

@@ -409,22 +409,13 @@ def _with_a_whole_stack(function: Callable[[], Any]) -> Any:
         return pool.submit(function).result()
 
 
-def packed(value: Any) -> bytes:
-    """The value as another process gets it. UNSENDABLE."""
-    return _ENCODER.body(value)
-
-
-def unpacked(body: bytes) -> Any:
-    """The value that was `packed`. Raises Garbage."""
-    with suppress(Exception):  # of any type: `decode` names it, or has a deeper stack
-        return _DECODER.body(body)
-    return _DECODER.decode(memoryview(body))
-
-
 def copied(value: Any) -> Any:
     """The value as another process would have it. UNSENDABLE."""
+    body = packed(value)
+    with suppress(Exception):  # of any type: `unpacked` names it, or has a deeper stack
+        return _DECODER.body(body)
     try:
-        return unpacked(packed(value))
+        return unpacked(memoryview(body))
     except Garbage as error:
         raise ValueError(str(error)) from None
 
@@ -475,6 +466,8 @@ def _without_arrays(value: Any) -> Any:
 _CHECKER = msgspec.msgpack.Encoder(enc_hook=_without_arrays)
 _ENCODER = MessageEncoder(inline=True)
 _DECODER = MessageDecoder(Any, copies=True)
+#: A value as bytes (UNSENDABLE), and bytes as a value (Garbage), without a worker.
+packed, unpacked = _ENCODER.body, _DECODER.decode
 
 
 def _array_head(where: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
