@@ -31,11 +31,9 @@ if TYPE_CHECKING:
     from wherry.llm.openai.errors import error_object as error_object
     from wherry.llm.openai.errors import speaks_openai as speaks_openai
     from wherry.llm.openai.models import ABLE as ABLE
-    from wherry.llm.openai.models import VectorFit as VectorFit
     from wherry.llm.openai.models import abilities as abilities
     from wherry.llm.openai.models import vector_fit as vector_fit
-    from wherry.llm.openai.task_requests import MOST_INPUTS as MOST_INPUTS
-    from wherry.llm.openai.task_requests import MOST_PAIRS as MOST_PAIRS
+    from wherry.llm.openai.task_requests import MOST_ROWS as MOST_ROWS
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -47,7 +45,7 @@ else:
             "engines": "TargetError is_checkpoint language_model with_engine with_options",
             "openai.chat_request": "MOST_ROLE_CHARS",
             "openai.errors": "OpenAIError error_object speaks_openai",
-            "openai.models": "ABLE VectorFit abilities vector_fit",
-            "openai.task_requests": "MOST_INPUTS MOST_PAIRS",
+            "openai.models": "ABLE abilities vector_fit",
+            "openai.task_requests": "MOST_ROWS",
         },
     )

@@ -186,12 +186,12 @@ class ResponseAnswer(PartedAnswer[ResponseEvent]):
         ]
 
     def grown(self, part: AnswerPart, text: str) -> list[ResponseEvent]:
-        return [self._of_part(part, f"{_NAMES[part.kind]}.delta", delta=text)]
+        return [self._of_part(part, f"{PARTS[part.kind][1]}.delta", delta=text)]
 
     def closed(self, part: AnswerPart, *, cut: bool) -> list[ResponseEvent]:
         item = self._item(part, "incomplete" if cut else "completed")
         self._items.append(item)
-        done = f"{_NAMES[part.kind]}.done"
+        done = f"{PARTS[part.kind][1]}.done"
         if isinstance(item, OutputCall):
             events = [self._of_part(part, done, name=item.name, arguments=part.text)]
         else:
@@ -261,7 +261,7 @@ class ResponseAnswer(PartedAnswer[ResponseEvent]):
         return event
 
     def _id(self, part: AnswerPart) -> str:
-        return f"{PREFIXES[part.kind]}_{self.request_id}_{part.place}"
+        return f"{PARTS[part.kind][0]}_{self.request_id}_{part.place}"
 
     def _item(self, part: AnswerPart, status: str) -> Item:
         id = self._id(part)
@@ -280,11 +280,9 @@ class ResponseAnswer(PartedAnswer[ResponseEvent]):
         return OutputMessage(id=id, status=status, content=[OutputText(text=part.text)])
 
 
-#: How the events of a part's text are called.
-_NAMES: Final = {
-    "reasoning": "reasoning_text",
-    "text": "output_text",
-    "call": "function_call_arguments",
+#: How the id of a part's item begins, and how the events of its text are called.
+PARTS: Final = {
+    "reasoning": ("rs", "reasoning_text"),
+    "text": ("msg", "output_text"),
+    "call": ("fc", "function_call_arguments"),
 }
-#: How the ids of items begin.
-PREFIXES: Final = {"reasoning": "rs", "text": "msg", "call": "fc"}

@@ -39,7 +39,7 @@ OF_SCORES: Final = {
 
 
 #: Rows of one request, as OpenAI has it.
-MOST_INPUTS: Final = 2048
+MOST_ROWS: Final = 2048
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -65,8 +65,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             raise BadField("input", "is empty")
         if all(isinstance(one, int) for one in texts):
             return [texts]
-        if len(texts) > MOST_INPUTS:
-            problem = f"has {len(texts)} texts or lists of tokens; send at most {MOST_INPUTS}"
+        if len(texts) > MOST_ROWS:
+            problem = f"has {len(texts)} texts or lists of tokens; send at most {MOST_ROWS}"
             raise BadField("input", problem)
         if len({type(one) for one in texts}) > 1:
             raise BadField("input", "must hold texts, or tokens, or lists of tokens")
@@ -76,9 +76,6 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         rows: list[str] | list[list[int]] = texts
         return rows
 
-
-#: Pairs of texts of one request.
-MOST_PAIRS: Final = 2048
 
 Pairs = tuple[list[str], list[str]]
 
@@ -139,6 +136,6 @@ def _texts(field: str, texts: Texts) -> list[str]:
     several = texts if isinstance(texts, list) else [texts]
     if not several:
         raise BadField(field, "is empty")
-    if len(several) > MOST_PAIRS:
-        raise BadField(field, f"holds {len(several)} texts; send at most {MOST_PAIRS}")
+    if len(several) > MOST_ROWS:
+        raise BadField(field, f"holds {len(several)} texts; send at most {MOST_ROWS}")
     return [one if isinstance(one, str) else one.text for one in several]

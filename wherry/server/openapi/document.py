@@ -15,9 +15,8 @@ from wherry.core.api import LoadedModel
 from wherry.llm.api import (
     ABLE,
     MESSAGES,
-    MOST_INPUTS,
-    MOST_PAIRS,
     MOST_ROLE_CHARS,
+    MOST_ROWS,
     AnthropicError,
     OpenAIError,
     abilities,
@@ -50,9 +49,9 @@ _NULL: Final[Json] = {"type": "null"}
 _TOKENS: Final = list_of({"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, minItems=1)
 _DOCUMENT: Final[Json] = {"anyOf": [ANY_TEXT, {"$ref": "#/components/schemas/TextDocument"}]}
 _DOCUMENTS: Final[Json] = {
-    "anyOf": [*_DOCUMENT["anyOf"], list_of(_DOCUMENT, minItems=1, maxItems=MOST_PAIRS)]
+    "anyOf": [*_DOCUMENT["anyOf"], list_of(_DOCUMENT, minItems=1, maxItems=MOST_ROWS)]
 }
-_TEXTS: Final = list_of(ANY_TEXT, minItems=1, maxItems=MOST_INPUTS)
+_TEXTS: Final = list_of(ANY_TEXT, minItems=1, maxItems=MOST_ROWS)
 
 #: What a message says: a text, or parts that are texts.
 _CONTENT: Final[Json] = {
@@ -117,7 +116,7 @@ def _keywords(name: str, able: Sequence[LoadedModel]) -> Json:
         widths = [fit.vector.shape[0] for fit in fits]
         most = {"maximum": max(widths)} if min(widths) >= 0 else {}
         properties["dimensions"] = {"anyOf": [{"type": "integer", "minimum": 1, **most}, _NULL]}
-        lists = list_of(_TOKENS, minItems=1, maxItems=MOST_INPUTS)
+        lists = list_of(_TOKENS, minItems=1, maxItems=MOST_ROWS)
         read = [ANY_TEXT, _TEXTS] if any(fit.text for fit in fits) else []
         read += [_TOKENS, lists] if any(fit.tokens for fit in fits) else []
         properties["input"] = {"anyOf": read}
