@@ -60,8 +60,8 @@ class ArrivalOrder(Generic[RequestT, AnswerT]):
 
 
 class Delivery:
-    """The way of one model's outcomes to its callers. Safe from any thread; hold no lock: callers
-    are told in here, in this thread or in another one that delivers at the same time.
+    """Delivers one model's outcomes to its callers. Safe from any thread; hold no lock: replies are
+    delivered in this thread, or in another one that delivers at the same time.
 
     Every outcome is counted before it leaves, so that a client finds it in the statistics that it
     reads next. With `in_order`, answers leave in the order in which their requests `arrived`; an
@@ -84,7 +84,7 @@ class Delivery:
         self._order: ArrivalOrder[InferRequest, InferResponse] | None
         self._order = ArrivalOrder() if in_order else None
         self._lock = threading.Lock()
-        #: Answers whose turn it is, and whether a thread is at them.
+        #: Answers that are due, and whether a thread is delivering them.
         self._leaving: deque[Answer] = deque()
         self._delivers = False
 
@@ -100,12 +100,12 @@ class Delivery:
         """Give these requests, which the caller has claimed, their responses."""
         self._statistics.succeeded(map(itemgetter(0), answers), self._clock())
         if self._order is None:
-            self._tell(answers)
+            self._deliver(answers)
             return
         with self._lock:
             for request, answer in answers:
                 self._leaving += self._order.answered(request, answer)
-        self._tell_in_order()
+        self._deliver_due()
 
     def fail(self, request: InferRequest, error: WherryError) -> None:
         if request.whole is None:
@@ -116,9 +116,9 @@ class Delivery:
         if self._order is not None:
             with self._lock:
                 self._leaving += self._order.left(request)
-            self._tell_in_order()
+            self._deliver_due()
 
-    def _tell(self, answers: Sequence[Answer]) -> None:
+    def _deliver(self, answers: Sequence[Answer]) -> None:
         """Deliver answers; those that one event loop awaits by one call into it."""
         of_loops: dict[ReplyLoop, list[Reply[InferResponse]]] = {}
         for request, answer in answers:
@@ -129,13 +129,13 @@ class Delivery:
                 continue
             try:
                 reply.deliver(answer)
-            except Exception:  # our own bug: its neighbours must be answered all the same
+            except Exception:  # our own bug: the other requests must be answered
                 log.exception("internal error", extra={"model": self._model})
         for loop, replies in of_loops.items():
             loop.call(tell, replies)
 
-    def _tell_in_order(self) -> None:
-        """Tell of what leaves, unless another thread does: it goes on until nothing is left."""
+    def _deliver_due(self) -> None:
+        """Deliver what is due, unless another thread does: it goes on until nothing is left."""
         with self._lock:
             if self._delivers:
                 return
@@ -147,7 +147,7 @@ class Delivery:
                     return
                 one = self._leaving.popleft()
             try:
-                self._tell([one])
+                self._deliver([one])
             except BaseException:
                 self._delivers = False
                 raise

@@ -73,7 +73,7 @@ _QUOTED = re.compile(
 )
 #: Errors of other origin, whose text may be a client's.
 _OTHERS = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, WherryError)
-#: Errors of libraries that are among them all the same.
+#: Errors of libraries that are subclasses of these, and count nevertheless.
 _LIBRARIES = ("XGBoostError",)
 
 
@@ -89,13 +89,13 @@ def broken_device(error: BaseException) -> str:
 
 
 def broken_by(text: str) -> str:
-    """The same of an error in another process, of which its class and its text are known."""
+    """The same for an error in another process, of which class and text are known."""
     cls = getattr(builtins, text.partition(":")[0], None)
     return "" if isinstance(cls, type) and issubclass(cls, _OTHERS) else _fault(text)
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Is it, or one that it stands for, for lack of memory, on a device or here?"""
+    """Is this error, or one that caused it, for lack of memory, on a device or here?"""
     return any(
         isinstance(one, MemoryError)
         or (
@@ -128,7 +128,7 @@ def _device_error(error: BaseException) -> str:
 
 
 def _fault(text: str) -> str:
-    """The line that says that the device is unusable; "" if none does."""
+    """The line that reports an unusable device, or ""."""
     own = _unquoted(text)
     found = _FAULT.search(own) or (None if _is_harmless(text) else _BROKEN.search(own))
     if found is None:
@@ -152,7 +152,7 @@ def _text(error: BaseException) -> str:
 
 
 def _still_works() -> bool:
-    """Does a GPU that torch uses here take work? False where there is none to try."""
+    """Does the GPU that torch uses here still work? False without such a GPU."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False

@@ -1,8 +1,8 @@
 """How does the code of an instance use its GPU by torch: which one, by which stream, from which
 memory?
 
-By what is imported: where torch is not, or sees no GPU, nothing happens. A GPU's context is made
-only where the model needs one.
+Where torch is not imported, or sees no GPU, nothing happens. A GPU's context is made only where the
+model needs one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from wherry.core.workers.shared_memory import Region
 
 log = logging.getLogger("wherry")
 
-#: Those by which Python code uses GPUs beside torch.
+#: Libraries other than torch by which Python code uses GPUs.
 GPU_LIBRARIES: Final = frozenset({
     "cupy", "jax", "tensorflow", "onnxruntime", "openvino", "tensorrt", "numba", "cuda", "pycuda",
     "paddle", "warp", "ctranslate2", "llama_cpp", "vllm", "xgboost", "cudf", "cuml",
 })  # fmt: skip
 _ALLOCATED: Final = "allocated_bytes.all.allocated"
-#: What `devices.for_torch` takes to find out that a device cannot be used: torch's least.
+#: What `devices.for_torch` allocates to find out whether a device can be used: torch's minimum.
 _PROBE_BYTES: Final = 512
 
 
@@ -46,9 +46,10 @@ def torch_device(device: Device) -> str:
 def own_stream(device: Device, *, shared: bool) -> Callable[[], AbstractContextManager[Any]] | None:
     """Give this thread a stream of its own, if the model that it has loaded uses the GPU: else the
     instances of a process run one after the other there. `shared`: the device's default stream,
-    which keeps what hands tensors over in order. Returns what enters it in a caller's thread.
+    which keeps what hands tensors over in order. Returns a function, whose context has a caller's
+    thread use it too.
 
-    What was loaded, by this thread or by another one that shares it, is there afterwards.
+    Waits until what was loaded, by this thread or by another one, has reached the GPU.
     """
     cuda = _cuda(device)
     if cuda is None or not cuda.is_initialized():
@@ -61,8 +62,8 @@ def own_stream(device: Device, *, shared: bool) -> Callable[[], AbstractContextM
 
 @contextmanager
 def pinned(region: Region, device: Device) -> Iterator[None]:
-    """Lock what the parent writes rows to in memory while the model uses the GPU, which then reads
-    it by itself: no copy by the driver before."""
+    """Pin the memory to which the parent writes rows while the model uses the GPU, which then reads
+    it directly: the driver makes no copy first."""
     cuda = _cuda(device)
     if cuda is None or not cuda.is_initialized():
         yield

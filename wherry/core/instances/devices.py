@@ -23,36 +23,36 @@ CPU = Device()
 #: Seconds in which a GPU must have done something.
 _GPU_PROBE_TIMEOUT = 60.0
 
-#: In a process of its own: a context of the driver takes memory, and one that is broken may take
-#: its process along. Prints the number of each device and what went wrong with it.
+#: Runs in a process of its own: a context of the driver takes memory, and a broken one may crash
+#: its process. Prints the number of each device and what went wrong with it.
 _TRY = """
 import ctypes, sys
 try:
     cuda = ctypes.CDLL("libcuda.so.1")
 except OSError as error:
     sys.exit(f"the driver's library cannot be loaded: {error}")
-def said(call, *arguments):
+def failure(call, *arguments):
     status = getattr(cuda, call)(*arguments)
-    return f"{call} says {status}" if status else ""
+    return f"{call} returned {status}" if status else ""
 count = ctypes.c_int()
-why = said("cuInit", 0) or said("cuDeviceGetCount", ctypes.byref(count))
+why = failure("cuInit", 0) or failure("cuDeviceGetCount", ctypes.byref(count))
 if why:
     sys.exit(why)
 for number in range(count.value):
     device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
-    print(number, said("cuDeviceGet", ctypes.byref(device), number)
-        or said("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        or said("cuCtxSetCurrent", context)
-        or said("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(1 << 20))
-        or said("cuMemsetD8_v2", memory, ctypes.c_ubyte(0), ctypes.c_size_t(1 << 20))
-        or said("cuCtxSynchronize"))
+    print(number, failure("cuDeviceGet", ctypes.byref(device), number)
+        or failure("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        or failure("cuCtxSetCurrent", context)
+        or failure("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(1 << 20))
+        or failure("cuMemsetD8_v2", memory, ctypes.c_ubyte(0), ctypes.c_size_t(1 << 20))
+        or failure("cuCtxSynchronize"))
 """
 
 
 def gpu_count() -> int:
     """GPUs this process may use: the driver's device files, less what CUDA_VISIBLE_DEVICES hides.
 
-    Asks the file system, not CUDA: no driver context is made and no library is loaded.
+    Reads the file system, not CUDA: no driver context is made and no library is loaded.
     """
     here = gpus_of_machine()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -60,10 +60,10 @@ def gpu_count() -> int:
 
 
 def _visible(names: str, here: int, uuids: Sequence[str]) -> int:
-    """How many of the GPUs here CUDA lets a process see that has these as CUDA_VISIBLE_DEVICES.
+    """How many of the GPUs here CUDA shows to a process with these CUDA_VISIBLE_DEVICES.
 
-    The list ends at what names none. A GPU that is named twice hides all of them. Of the parts of
-    GPUs (MIG) a process sees one.
+    The list ends at the first entry that names no GPU. A GPU that is named twice hides all of them.
+    Of the parts of GPUs (MIG) a process sees one.
     """
     seen: set[int | str] = set()
     for name in map(str.strip, names.split(",")):
@@ -85,13 +85,13 @@ def _visible(names: str, here: int, uuids: Sequence[str]) -> int:
 
 
 def gpu_uuids(driver: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
-    """Those of the machine's GPUs, as far as the driver shows them to a process."""
+    """The UUIDs of the machine's GPUs, as far as the driver shows them to a process."""
     texts = [file.read_text(errors="replace") for file in sorted(driver.glob("*/information"))]
     return re.findall(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)", "\n".join(texts), re.MULTILINE)
 
 
 def gpus_of_machine(dev: Path = Path("/dev")) -> int:
-    """By the driver's device files. Those of WSL and of Jetson do not say how many: 1."""
+    """Counts the driver's device files. Those of WSL and of Jetson do not show how many: 1."""
     numbered = len([path for path in dev.glob("nvidia*") if path.name[6:].isdigit()])
     return numbered or int((dev / "dxg").exists() or (dev / "nvhost-gpu").exists())
 
@@ -130,7 +130,7 @@ def try_gpus(count: int) -> dict[int, str]:
 
 
 class Gpus:
-    """The GPUs that work: tried once, when "auto" is asked for first. Safe from any thread."""
+    """The GPUs that work: tried once, when "auto" is used first. Safe from any thread."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Gpus:
         self._usable: list[int] | None = None
 
     def usable(self) -> list[int]:
-        """Their numbers. Says once why others are not used."""
+        """Their numbers. Logs once why others are not used."""
         with self._lock:
             if self._usable is None:
                 count = self.count()
@@ -160,8 +160,8 @@ class Gpus:
             return self._usable
 
     def place(self, groups: Sequence[InstanceGroup], *, may_use: bool = True) -> list[Device]:
-        """One device for each instance. "auto": `count` on every GPU that works, or on the CPU, as
-        also if the model does not use one; "cuda": on every GPU, as Triton does it."""
+        """One device for each instance. "auto": `count` on every GPU that works, or on the CPU if
+        there is no GPU or the model does not use one; "cuda": on every GPU, as in Triton."""
         devices: list[Device] = []
         for group in groups:
             kind, _, index = group.device.partition(":")
@@ -182,8 +182,8 @@ class Gpus:
 
 
 def may_use_gpus(model: Model) -> bool:
-    """Its `load` takes a device, something else than this process runs it, or a library is imported
-    by which its code may use one."""
+    """Whether its `load` takes a device, something else than this process runs it, or a library is
+    imported by which its code may use one."""
     if model.make_instance is not None or "torch" in sys.modules:
         return True
     if not GPU_LIBRARIES.isdisjoint(sys.modules):

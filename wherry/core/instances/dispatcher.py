@@ -94,7 +94,7 @@ class Dispatcher(InstanceRunner[Instance]):
         return self._batches.arrived(requests, now)
 
     def _hand_over(self, chosen: Acts[Instance], *, pass_on: bool = True) -> None:
-        """Do what is to be done, and give other models what is free of what they share."""
+        """Carry out what was chosen, and grant other models what is free of what they share."""
         for instance, batches in chosen.give:
             instance.give(batches)
         for waiter in chosen.wake:
@@ -120,7 +120,7 @@ class Dispatcher(InstanceRunner[Instance]):
         with self._lock:
             queued, broken = self._batches.cancelled(request)
         if not queued and isinstance(error, Cancelled | DeadlineExceeded):
-            for instance in self.instances:  # a model may ask whether its caller has left
+            for instance in self.instances:  # a model can check whether its caller has left
                 instance.cancel(request)
         return broken
 
@@ -177,7 +177,7 @@ class Dispatcher(InstanceRunner[Instance]):
         started = perf_counter_ns()
         try:
             outcome = instance.run_in_caller(columns)
-        finally:  # Ctrl-C may have interrupted the caller: the instance is free all the same
+        finally:  # also if Ctrl-C has interrupted the caller
             ns = perf_counter_ns() - started
             self._take_back(instance)
         if isinstance(outcome, Failure):
@@ -187,7 +187,7 @@ class Dispatcher(InstanceRunner[Instance]):
         return outcome
 
     def _wait(self, waiter: WaitingCaller) -> Instance | None:
-        """Block until an instance is this caller's. None: it waits no longer."""
+        """Block until this caller has an instance. None: its wait has ended without one."""
         try:
             while not waiter.is_over:
                 waiter.turn.acquire()
@@ -216,13 +216,13 @@ class Dispatcher(InstanceRunner[Instance]):
 
     def ended(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
         """Batches of the instance have ended: let it go on, if it can meanwhile. Called before
-        their callers are told, as these may be back at once. `callers_answered` follows."""
+        their callers are answered, as these may send again at once. `callers_answered` follows."""
         with self._lock:
             acts = self._batches.ended(instance, runs, self._clock())
         self._hand_over(acts)
 
     def callers_answered(self, instance: Instance) -> None:
-        """The callers of all batches of the instance that have ended were told."""
+        """The callers of all ended batches of the instance have been answered."""
         with self._lock:
             acts = self._batches.answered(instance, self._clock())
         if acts is not None:
@@ -316,7 +316,7 @@ class Dispatcher(InstanceRunner[Instance]):
 
 
 class Outcomes:
-    """The outcomes of one model's batches; what an instance knows as its `answers`."""
+    """The outcomes of one model's batches; the `answers` of its instances."""
 
     def __init__(
         self, dispatcher: Dispatcher, now: Callable[[], float], inputs: SequenceInputs | None
@@ -327,7 +327,7 @@ class Outcomes:
         self._model = dispatcher.config.name
         self._statistics = statistics = dispatcher.statistics
         self.now = now
-        #: If requests are steps of sequences: what their model is given beside.
+        #: If requests are steps of sequences: the further inputs of their model.
         self._inputs = inputs
         streams = ModelStreams(
             dispatcher.config, statistics, now, dispatcher.fail, dispatcher.failed

@@ -1,8 +1,8 @@
 """What does the user's code see, and what if it raises?
 
-An executable is one loaded copy of a model with its signature: merged columns of several callers
-go in, one outcome for each caller comes out. It runs inside a thread of the server as inside a
-worker process, so nothing here knows of requests, sockets or locks.
+An executable is one loaded copy of a model with its signature: merged columns of several callers go
+in, one outcome for each caller comes out. It runs in a thread of the server or in a worker process,
+so nothing here knows of requests, sockets or locks.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class AsyncCalls:
             raise
 
     def _end(self, runner: asyncio.Runner, awaitable: Any) -> None:
-        """Have the task end that a SystemExit of another one, or a stop of the loop, has left half
-        done: it would go on, or raise that again, in the next call."""
+        """End a task that a SystemExit of another one, or a stop of the loop, has left half done:
+        it would go on, or raise that again, in the next call."""
         import asyncio
 
         left = [
@@ -120,25 +120,25 @@ class Executable:
         *,
         in_worker: bool = False,
     ) -> None:
-        """`in_worker`: what comes of a batch is encoded before the next one."""
+        """`in_worker`: the outcomes of a batch are encoded before the next one."""
         self.model = model
         self.config = config
-        #: Called with what has left the device unusable, before anyone is answered.
+        #: Called with what has left the device unusable, before any caller is answered.
         self._device_lost = device_lost
         self.signature: Signature = model.signature(config.name)
         #: Does the code get arrays, which it might write into? Numbers go in as a new list.
         self.takes_arrays = any(
             spec.form in (Form.ARRAY, Form.ARRAYS) for spec in self.signature.inputs
         )
-        #: Calls the model's code with columns and their number of rows, as its annotations say:
-        #: gives a result, an awaitable or an iterator.
+        #: Calls the model's code with columns and their number of rows, converted as annotated:
+        #: returns a result, an awaitable or an iterator.
         self.call = _caller(model.execute, self.signature, config, lambda: self.device)
         self._media = MediaRows(self.signature, config.name)
         #: Must rows be decoded before the code is called? Then `run_decoded` is what runs a batch.
         self.decodes = self._media.has_inputs
-        #: Does it take time to make columns of what the code returns?
+        #: Does it take time to convert what the code returns into columns?
         self.encodes = any(is_converted(spec.media) for spec in self.signature.outputs)
-        #: May rows of what the code returns be long bytes?
+        #: Can rows of what the code returns be long bytes?
         self.gives_bytes = any(spec.form is Form.BYTES for spec in self.signature.outputs)
         #: Checks what the code returns.
         self.outputs = ModelOutputs(self.signature, config, self._media)
@@ -146,7 +146,7 @@ class Executable:
         self._own = answers.of
         #: The same for one response: a worker's must name what cannot be sent.
         self._own_response = answers.json_of if in_worker else answers.of
-        #: Makes what the code has returned its callers' own; None: encoding it does that.
+        #: Makes what the code has returned its callers' own; None: encoding does that.
         self.own = None if in_worker else self._own
         #: The only output, if its rows are strings, and their type.
         self._strings: tuple[str, type] | None = None
@@ -182,8 +182,8 @@ class Executable:
             self._warm_up_full()
 
     def _warm_up_full(self) -> None:
-        """Run the largest batch, too: of each size a GPU's libraries load and plan for themselves,
-        and here it is seen whether there is memory for it."""
+        """Run the largest batch, too: a GPU's libraries load and plan for each size, and this shows
+        whether there is memory for it."""
         rows = self.config.max_batch_size
         samples = self.config.warmup or self.config.examples
         if rows < 2 or not samples:
@@ -241,8 +241,8 @@ class Executable:
     def outcome(self, columns: Columns, rows: int) -> Outcome:
         """Call the model once with merged columns. Never raises.
 
-        Each batch comes here, so what most models return is checked right here. `columns` are
-        empty afterwards: what still has one of them is the model.
+        Each batch comes here, so what most models return is checked right here. `columns` is empty
+        afterwards: then only the model can still hold one of them.
         """
         try:
             if self._strings is None:
@@ -264,8 +264,8 @@ class Executable:
             return self.failure(error)
 
     def run(self, columns: Columns, counts: Sequence[int], sent: Sent) -> Execution:
-        """Run a batch of several callers (`counts[i]` rows each). Never raises. What a model that
-        fails is asked again for, `run_again` says."""
+        """Run a batch of several callers (`counts[i]` rows each). Never raises. If the model fails,
+        parts run again (`run_again`)."""
         if self.decodes:
             return self.run_decoded(columns, counts, sent).execution()
         rows = sum(counts)
@@ -308,8 +308,8 @@ class Executable:
     def run_again(
         self, sent: Sent, counts: Sequence[int], failure: Failure, infer_ns: int
     ) -> BatchParts:
-        """Run the halves of a batch again that has failed after `infer_ns`. Raises only what
-        `sent` raises."""
+        """Run the halves of a batch that has failed after `infer_ns`. Raises only what `sent`
+        raises."""
         config = self.config
         # A step of a sequence that runs twice would change twice what the model remembers.
         once = config.sequence is not None or not config.run_again
@@ -378,8 +378,8 @@ def _rows_of_callers(sent: Sent, counts: Sequence[int], callers: Sequence[int]) 
 def _input_converter(
     spec: TensorSpec, model: str, device: Callable[[], str]
 ) -> Callable[[Any], Any] | None:
-    """From a column as the core keeps it to what the annotation promises; `device` is torch's name
-    of the instance's."""
+    """Converts a column as the core keeps it to the annotated type; `device()` is torch's name of
+    the instance's device."""
     if spec.library:
         return lambda column: as_declared(column, spec, device())
     if spec.form is Form.SCALARS:
@@ -407,8 +407,8 @@ def _caller(
     config: ModelConfig,
     device: Callable[[], str],
 ) -> Callable[[Columns, int], Any]:
-    """A function that calls the model's code with columns of so many rows."""
-    # Of what did not come as a request: rows that run in their callers' threads, warm-ups.
+    """A function that calls the model's code with columns and their number of rows."""
+    # For what did not come as a request: rows that run in their callers' threads, warm-ups.
     defaults = {} if signature.row_wise else signature.defaults
     converters = [
         (spec.name, convert)

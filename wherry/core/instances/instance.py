@@ -58,11 +58,11 @@ class Loadable(ABC):
 
     @abstractmethod
     def unload(self) -> None:
-        """Unload the model and give everything back."""
+        """Unload the model and release everything."""
 
     def to_host(self) -> bool:
         """Free the device but keep the weights, while nothing runs. Blocks; any thread. False if
-        that cannot be: it is to be unloaded. Raises what goes wrong."""
+        that is impossible: it must be unloaded. Raises what goes wrong."""
         return False
 
     def to_device(self) -> None:
@@ -70,7 +70,7 @@ class Loadable(ABC):
         raise NotImplementedError
 
     def not_ready_reason(self) -> str:
-        """Why the model itself says that it is not ready; "" if it does not."""
+        """Why the model itself reports that it is not ready; "" if it does not."""
         return ""
 
     @property
@@ -80,18 +80,18 @@ class Loadable(ABC):
 
     @property
     def rss_bytes(self) -> int | None:
-        """The worker's resident memory; 0 if it does not run, or the system does not say."""
+        """The worker's resident memory; 0 if it does not run, or the system does not report it."""
         return None if self.worker is None else self.worker.rss_bytes
 
 
 class Answers(Protocol):
-    """What an instance tells its dispatcher. Any thread; nothing here waits for a model or a lock
-    that is held while a model runs.
+    """What an instance reports to its dispatcher. Any thread; nothing here waits for a model or a
+    lock that is held while a model runs.
 
     A batch goes this way: the dispatcher calls `give(batches)`; just before a batch runs or is
     sent, the instance calls `prepared(batch)`; in the end it calls exactly one of `finished`,
     `streamed` and `crashed` for it, each of which gives it the next batch if one waits. Batches end
-    in the order in which they were given. Only if its worker has died the instance calls none of
+    in the order in which they came. Only if its worker has died does the instance call none of
     them: `serve` raises.
     """
 
@@ -103,7 +103,7 @@ class Answers(Protocol):
         ...
 
     def finished(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
-        """Batches that do not stream have run: all that the instance has learnt of at once, the
+        """Batches that do not stream have run: all whose end the instance has noticed at once, the
         oldest first."""
         ...
 
@@ -139,9 +139,9 @@ class Answers(Protocol):
 
 
 class Instance(Loadable, BatchSlot):
-    """An instance that runs batches. It tells `answers` what comes of those that it is given."""
+    """An instance that runs batches. It reports their outcomes to `answers`."""
 
-    #: Set before it is given anything.
+    #: Set before the first `give`.
     answers: Answers
 
     def __init__(self, name: str, device: Device) -> None:
@@ -150,17 +150,17 @@ class Instance(Loadable, BatchSlot):
 
     @abstractmethod
     def give(self, batches: Sequence[Batch]) -> None:
-        """Run these batches, in this order, after those that were given before: in the thread of
-        `serve`, or wherever the instance runs its batches. Any thread; never blocks."""
+        """Run these batches, in this order, after earlier ones: in the thread of `serve`, or
+        wherever the instance runs its batches. Any thread; never blocks."""
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
-        """Run one row in this thread, while the instance is idle and is given nothing. None: not
+        """Run one row in this thread, while the instance is idle and gets no batch. None: not
         possible now."""
         raise NotImplementedError
 
     def cancel(self, request: InferRequest) -> bool:
-        """Tell the model that the caller of this request has left; False if it does not run it, or
-        is not to be told. Any thread."""
+        """Notify the model that the caller of this request has left; False if it does not run it,
+        or takes no such notice. Any thread."""
         return False
 
     def __repr__(self) -> str:

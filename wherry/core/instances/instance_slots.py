@@ -1,4 +1,4 @@
-"""How many instances of a model are there to be, and when is one started that is not there?"""
+"""How many instances should a model have, and when is a missing one started?"""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def shortage(error: BaseException) -> str:
     """What the system was short of when this was raised, here or in a worker; "" if nothing."""
     number = error.errno if isinstance(error, OSError) else None
     kind, text = type(error).__name__, str(error)
-    if isinstance(error, LoadFailed):  # what a worker has told of
+    if isinstance(error, LoadFailed):  # what a worker has reported
         kind, _, text = text.partition(": ")
         if (numbered := re.match(r"\[Errno (\d+)\]", text)) is not None:
             number = int(numbered[1])
@@ -130,7 +130,7 @@ class Maker:
 
 
 class InstanceSlots(Generic[T]):
-    """The instances that a model is to have, by their numbers. Pure; the life's lock is held."""
+    """The instances that a model should have, by their numbers. Pure; the life's lock is held."""
 
     def __init__(self, config: ModelConfig, makers: Sequence[Callable[[], T]]) -> None:
         self.makers = dict(enumerate(makers))
@@ -147,8 +147,8 @@ class InstanceSlots(Generic[T]):
         self._away: dict[int, float] = {}
         placed = {n: one.device for n, one in enumerate(makers) if isinstance(one, Maker)}
         chosen = {n: device for n, device in placed.items() if device.automatic}
-        #: On further GPUs that "auto" has chosen, until the first one's are up: they are started if
-        #: the model uses a GPU.
+        #: Instances on further GPUs that "auto" has chosen, until those of the first are up: they
+        #: are started if the model uses a GPU.
         self.copies = {n for n, device in chosen.items() if device != min(chosen.items())[1]}
 
     def __len__(self) -> int:
@@ -175,7 +175,7 @@ class InstanceSlots(Generic[T]):
         self, number: int, now: float, *, short: bool, good_batches: int, explained: bool
     ) -> Restart:
         """An instance has ended, or could not be started; `short`: since the system was short of
-        something. Says when it is tried again."""
+        something. Returns when it is tried again."""
         policy = self._policies[number]
         restart = policy.short() if short else policy.died(now, good_batches, explained=explained)
         if restart.away:

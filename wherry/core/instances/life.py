@@ -1,7 +1,7 @@
 """How do a model's instances come up, come back when they die, and go down?
 
-What is the same whether the model runs batches or steps: one thread for each instance, which loads
-it, serves it until it is told to stop, and brings it back when its worker dies.
+The same for batches and for steps: one thread for each instance, which loads it, serves it until it
+is stopped, and brings it back when its worker dies.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class ModelState(Enum):
     WAKING = "WAKING"
 
 
-#: In which whatever comes is queued.
+#: States in which arriving requests are queued.
 _AWAKE = (ModelState.LOADING, ModelState.READY)
 
 
 class Readiness:
-    """What a runner tells requests that come to it, from its load to its end. Any thread.
+    """The state of a runner for requests that arrive, from its load to its end. Any thread.
 
     Whether callers find the runner's version at all is in the runtime's Lifecycle.
     """
@@ -68,7 +68,7 @@ class Readiness:
 
     @property
     def sleeps(self) -> bool:
-        """Whether it is only not loaded since nobody asks, or others need the room."""
+        """Whether it is unloaded only because no requests come, or others need the room."""
         return self.state in (ModelState.ASLEEP, ModelState.WAKING)
 
     def failed(self, reason: str) -> None:
@@ -76,7 +76,7 @@ class Readiness:
         self._go(ModelState.UNAVAILABLE, reason, set(ModelState) - {ModelState.UNLOADING})
 
     def is_back(self) -> None:
-        """An instance is, that could not be started before."""
+        """An instance is back that could not be started before."""
         if not self._closing:
             self._go(ModelState.READY, "", {ModelState.UNAVAILABLE})
 
@@ -108,7 +108,7 @@ class Loss:
     good_batches: int = 0
     #: A request is the cause, and not the model.
     explained: bool = False
-    #: Another model is, in the process that they share.
+    #: Another model in the process that they share is the cause.
     innocent: bool = False
     #: What the system was short of when it was to be started.
     short_of: str = ""
@@ -127,11 +127,11 @@ class LifecycleHooks(ABC, Generic[InstanceT]):
 
     @abstractmethod
     def serve(self, instance: InstanceT) -> None:
-        """Block until the instance is told to stop. Raises WorkerDied."""
+        """Block until the instance is stopped. Raises WorkerDied."""
 
     @abstractmethod
     def lost(self, instance: InstanceT, error: WorkerDied) -> bool:
-        """Its worker has died: see to the requests that it had. Is one of them to blame?"""
+        """Its worker has died: handle the requests that it had. Is one of them to blame?"""
 
     @abstractmethod
     def down(self, instance: InstanceT) -> None:
@@ -139,7 +139,7 @@ class LifecycleHooks(ABC, Generic[InstanceT]):
 
     @abstractmethod
     def none_left(self, error: WherryError | None) -> None:
-        """No instance is loaded or about to be: what waits must fail. `error` says why if it
+        """No instance is loaded or about to be: what waits must fail. `error` is the reason if it
         could not be loaded at all."""
 
 
@@ -159,7 +159,7 @@ class InstanceLife(Generic[InstanceT]):
     ) -> None:
         self.closing = False
         self._config = config
-        #: Those that there are to be.
+        #: The instances that there should be.
         self.slots = InstanceSlots(config, make_instances)
         self._works = works
         self._readiness = readiness
@@ -178,11 +178,11 @@ class InstanceLife(Generic[InstanceT]):
         self._threads: list[threading.Thread] = []
         self._starting = 0
         self._load_error: LoadFailed | None = None
-        #: Of the instance that took longest to unload last.
+        #: Of the instance that took longest when the model was last unloaded.
         self.unload_seconds = 0.0
         #: No instance is started or brought back.
         self.asleep = False
-        #: How often it was put to sleep: threads of before start nothing any more.
+        #: How often it was put to sleep: threads from before start nothing any more.
         self._sleeps = 0
 
     def start(self) -> None:
@@ -286,8 +286,8 @@ class InstanceLife(Generic[InstanceT]):
             return None if at is None else max(0.0, at - self._clock())
 
     def not_ready_reason(self, turn: str) -> str:
-        """Why no instance makes progress with its `turn` (batch, step), or the model itself says
-        of each that it is not ready; "" if one is."""
+        """Why no instance makes progress with its `turn` (batch, step), or why the model itself
+        reports for each that it is not ready; "" if one is."""
         instances = self.instances
         if not instances:
             return "every instance is being restarted"
@@ -463,11 +463,11 @@ class InstanceLife(Generic[InstanceT]):
             return not self.is_over(number)
 
     def is_over(self, number: int) -> bool:
-        """Is this instance not to be there any more?"""
+        """Should this instance no longer exist?"""
         return self.closing or self.asleep or number not in self.slots
 
     def _sleep(self, number: int, until: float) -> None:
-        """Until that moment, or until the model is to be closed, or without this instance."""
+        """Until that moment, or until the model closes or sleeps or drops this instance."""
         if until > self._clock():
             self._timer.wake_at(until, self._wake)
         with self._changed:
@@ -505,5 +505,5 @@ def _traceback(error: BaseException) -> str:
 
 
 def _reason_of(error: BaseException) -> str:
-    # Our own errors say what it is; of others the type says half of it.
+    # The text of our own errors is enough; of others the type is half of the reason.
     return str(error) if isinstance(error, WherryError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""How is a worker process that an instance has watched and reached, and how does it end?
+"""How is an instance's worker process watched and reached, and how does it end?
 
 The instance's own thread waits while the worker loads its model, and then watches it: it logs what
 the worker prints, sees it end, and does what would take the event loop too long. Messages go
@@ -35,7 +35,7 @@ class Memory(Protocol):
 class LinkedWorker:
     """The worker process of one instance. Messages go both ways once it is linked up.
 
-    `receive` and `refused` are those of its link (`WorkerLink`), whose event loop `loop()` says
+    `receive` and `refused` are those of its link (`WorkerLink`), whose event loop `loop()` returns
     once the sockets are the link's. `stop_message` has the worker unload its model and end, for
     which it has `unload_timeout` seconds (None: any time).
     """
@@ -67,7 +67,7 @@ class LinkedWorker:
         self._sockets: FrameSocket | None = None
         #: The event loop that owns the sockets, once they are the link's.
         self._loop: LoopCalls | None = None
-        #: What the instance's thread is to do, and whether it is to stop then.
+        #: What the instance's thread must do, and whether it stops after that.
         self._jobs: deque[Callable[[], None]] = deque()
         self._stopped = False
         #: Why the link has ended, and whether the worker had read all that was sent.
@@ -126,7 +126,7 @@ class LinkedWorker:
     @property
     def rss_bytes(self) -> int:
         """The worker's resident memory; of a process that others share, its part. 0 if it does not
-        run, or the system does not say."""
+        run, or the system does not report it."""
         process = self._process
         return 0 if process is None else process.rss_bytes
 
@@ -184,7 +184,7 @@ class LinkedWorker:
         self.wait_for(lambda: self._stopped)
 
     def wait_for(self, done: Callable[[], bool]) -> None:
-        """The same until `done()`, which is asked again after `ring`."""
+        """The same until `done()`, which is checked again after `ring`."""
         assert self._process is not None
         assert self._loop is not None
         while not done():
@@ -201,8 +201,8 @@ class LinkedWorker:
                     raise self.died(EOFError("it has ended"))
 
     def unload(self) -> None:
-        """Have the worker unload its model and end; kill it if it does not. Gives everything
-        back. Without effect if there is no worker."""
+        """Have the worker unload its model and end; kill it if it does not. Releases everything.
+        Without effect if there is no worker."""
         process = self._process
         if process is None:
             return
@@ -211,7 +211,7 @@ class LinkedWorker:
             self._sockets.close()  # a worker that was not loaded ends by that
             process.wait()
         else:
-            self._ask_to_end(process)
+            self._request_end(process)
             process.wait()
             self._close_link(process)
         with self._lock:
@@ -220,7 +220,7 @@ class LinkedWorker:
         assert self._memory is not None
         self._memory.close()
 
-    def _ask_to_end(self, process: WorkerProcess | ProcessShare) -> None:
+    def _request_end(self, process: WorkerProcess | ProcessShare) -> None:
         assert self._loop is not None
         if not self.is_linked or self._aborted or process.has_ended():
             return
@@ -252,7 +252,7 @@ class LinkedWorker:
             self._jobs.popleft()()
 
     def died(self, error: Exception, *, reached: bool = True) -> WorkerDied:
-        """See to it that the worker is gone, and say how it went."""
+        """Make sure that the worker is gone, and return how it ended."""
         assert self._process is not None
         how, cause = self._process.end(error)
         if self._aborted:

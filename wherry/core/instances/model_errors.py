@@ -9,14 +9,14 @@ from typing import Any
 
 
 def parent_decides(number: int, frame: Any) -> None:
-    """Handle a signal by going on: of a worker, whose parent says when it ends.
+    """Handle a signal by going on, in a worker: its parent decides when it ends.
 
     A handler, not SIG_IGN, which programs that the model starts would inherit.
     """
 
 
 def model_errors() -> tuple[type[BaseException], ...]:
-    """The exceptions of the model's code, for `except model_errors()`, which asks only when
+    """The exceptions of the model's code, for `except model_errors()`, which is evaluated only when
     something was raised.
 
     All: a panic of a library in Rust is not an Exception. But in the main thread of the program,

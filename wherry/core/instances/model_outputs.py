@@ -178,7 +178,7 @@ class ModelOutputs:
         return column
 
     def _listed(self, spec: TensorSpec, row: Any, expected: type) -> Any:
-        """A row of several strings as a list of them; what is none, or has a shape, as it is."""
+        """A row of several strings as a list of them; a ShapedRow, or a wrong value, as it is."""
         if isinstance(row, ShapedRow) or not isinstance(row, np.ndarray | list | tuple):
             return row
         shape = row.shape if isinstance(row, np.ndarray) else (len(row), *spec.shape[1:])

@@ -62,12 +62,12 @@ class ModelWorker(LinkedWorker):
         self._shared = shared
         #: A caller waits for its answer.
         self._asleep = False
-        #: Who waits for its weights to be moved.
+        #: The error of moving its weights, or "", once that is done.
         self._moves: Future[str] = Future()
 
     # Any thread
 
-    def ask(self, message: msgspec.Struct, interrupted: Callable[[], None]) -> Any:
+    def call(self, message: msgspec.Struct, interrupted: Callable[[], None]) -> Any:
         """Send a message in this very thread and wait for its answer, if the loop has lent the
         sockets. None: it has not, or the worker has ended; then the loop knows that.
 
@@ -91,7 +91,7 @@ class ModelWorker(LinkedWorker):
                 error = failed
             elif isinstance(failed, UNSENDABLE):
                 raise
-            return None  # the loop finds, and says, what this process is short of
+            return None  # the loop finds, and reports, what this process is short of
         except BaseException:
             if unanswered:
                 if not self._asleep:  # it may have been sent, or read, by half
@@ -124,7 +124,7 @@ class ModelWorker(LinkedWorker):
             self._moves.set_result("its worker has ended")
 
     def moved(self, message: worker_protocol.Moved) -> None:
-        """The worker has done what `Move` says. In the loop."""
+        """The worker has carried out a `Move`. In the loop."""
         self._moves.set_result(message.error)
 
     def _ended(self, error: Exception, read: bool) -> None:
@@ -223,8 +223,8 @@ class ModelWorker(LinkedWorker):
 
 class WorkerInstance(Loadable):
     """An instance whose model is in a worker process, in that of `shared` if there is one. `loop()`
-    is the event loop for its sockets, asked once it is loaded; `_receive` and `_refused` are called
-    there, as `WorkerLink` says."""
+    returns the event loop for its sockets, once it is loaded; `_receive` and `_refused` are called
+    there, as by a `WorkerLink`."""
 
     worker: ModelWorker
 

@@ -1,9 +1,9 @@
-"""Which rows may a model's code, and which answers its callers, change without anybody else seeing
-it?
+"""Which rows can a model's code, and which answers can its callers, change without effect on
+others?
 
 What a request holds stays as it was sent, as a batch may run again in parts. So the code gets
-copies, but for a lone row, which runs once: its arrays are copied only if they are read-only, by
-which whoever makes a request says that they are not its own (a body, a caller's array).
+copies, but for a lone row, which runs once: its arrays are copied only if they are read-only, which
+marks arrays that the request does not own (a body, a caller's array).
 
 A worker's answers are encoded at once. One of a model in this process goes to its caller as it is,
 or is encoded later: its JSON rows become what a worker would have sent, and an array is copied if
@@ -28,7 +28,7 @@ from wherry.core.values.request import Column, Columns, concatenate
 from wherry.core.values.tensors import is_tensor, own
 from wherry.core.workers.encoding import UNSENDABLE, copied, why_not_sent
 
-#: The types of rows that nobody can change, and that most columns have.
+#: Types of rows that cannot be changed, and that most columns have.
 _STRINGS = {str, bytes}
 
 
@@ -86,7 +86,7 @@ class OwnAnswers:
         specs = [spec for spec in signature.outputs if not is_converted(spec.media)]
         self._json = [spec.name for spec in specs if spec.form is Form.JSON]
         strings = [s for s in specs if s.form in (Form.TEXT, Form.BYTES)]
-        #: Of these a row is a list.
+        #: Outputs whose rows are lists.
         self._lists = [spec.name for spec in strings if spec.shape]
         of_others = {*self._json, *(spec.name for spec in strings)}
         self._arrays = [spec.name for spec in specs if spec.name not in of_others]
@@ -136,7 +136,7 @@ def unsendable(model: str, output: str, reason: str) -> BadModelOutput:
 
 
 def _is_whole(array: Any) -> bool:
-    """Is it an array, and no view of another one?"""
+    """Is it an array, and not a view of another one?"""
     return type(array) is np.ndarray and array.base is None
 
 
@@ -163,8 +163,8 @@ def _own_arrays(outputs: Columns, names: Sequence[str]) -> None:
 
 
 def _overlaps(array: Any, ends: dict[int, int]) -> bool:
-    """May it have memory in common with one that was looked at before, of the same base? `ends`:
-    where these end, by the base."""
+    """Can it share memory with one that was looked at before, of the same base? `ends`: where these
+    end, by the base."""
     if array.base is None:
         return False
     start, base = array.__array_interface__["data"][0], id(array.base)
@@ -196,13 +196,13 @@ def _is_plain(array: Any) -> bool:
 
 
 def _references(holder: Any, key: Any, views: int) -> int:
-    """How many references there are to an array and to what it is a view of, beside those of so
-    many views."""
+    """How many references there are to an array and to what it is a view of, besides those of
+    `views` views."""
     base = holder[key].base
     return sys.getrefcount(holder[key]) + (0 if base is None else sys.getrefcount(base) - views)
 
 
-#: So much is copied in less time than it takes to look where it lies.
+#: Bytes that are copied in less time than it takes to look where they lie.
 _COPIED_BYTES = 64 << 10
 
 #: The references to an array that only a dict has, counted where Python counts its own.

@@ -31,7 +31,7 @@ Key = tuple[Hashable, bytes]
 class PoisonWatch:
     """Remembers the requests that killed one model's workers. Safe from any thread.
 
-    `active` is False while there is nothing to compare with: ask that first.
+    `active` is False while there is nothing to compare with: check that first.
     """
 
     def __init__(self, model: str, clock: Callable[[], float]) -> None:
@@ -73,7 +73,7 @@ class PoisonWatch:
         return poison, verdict.excused
 
     def refusal(self, request: InferRequest) -> PoisonRequest | None:
-        """Why this one is not to run, if it is not."""
+        """Why this request must not run; None if it may."""
         if (key := self._known(request)) is None:
             return None
         now = self._clock()
@@ -116,7 +116,7 @@ def sketch_of(request: InferRequest) -> Hashable:
 
 
 def digest_of(request: InferRequest) -> bytes:
-    """Digest of all that a model is given, in its order."""
+    """Digest of all inputs, in their order, and of the parameters."""
     digest = hashlib.blake2b(digest_size=16)
     for name, column in request.inputs.items():
         parts = [column] if isinstance(column, np.ndarray) else column

@@ -45,7 +45,7 @@ _OBJECT_BYTES = 64
 #: Arrays of more bytes do not fit into a message: they take as long as a short execution, and use
 #: the slab, which belongs to one batch at a time.
 SMALL_BYTES = INLINE_BYTES_WITHOUT_SLAB
-#: So many calls of lone callers that are in threads, and their threads are lent the sockets.
+#: After this number of calls by lone callers in threads, their threads are lent the sockets.
 _MANY_LONE_CALLS = 16
 #: Seconds between two looks at a reader that holds back its stream.
 _LOOK = 0.5
@@ -71,7 +71,7 @@ class ProcessInstance(WorkerInstance, Instance):
         self._streams = signature.streams
         encodes = any(is_converted(spec.media) for spec in signature.outputs)
         self._gives_media = encodes and not self._streams and not config.response_cache
-        # Of a batch ahead it would not be known whether it has run.
+        # It would not be known whether a batch ahead has run.
         self.takes_ahead = not self._streams and config.sequence is None and config.run_again
         #: The batches that are with the worker, which answers them in this order.
         self._runs: deque[_PendingBatch] = deque()
@@ -89,7 +89,7 @@ class ProcessInstance(WorkerInstance, Instance):
         )
         sent_at = perf_counter_ns()
         try:
-            result = self.worker.ask(message, self._interrupted)
+            result = self.worker.call(message, self._interrupted)
             if result is None:
                 self._lone_calls += 2  # one of them for the batch that it now becomes
                 return None
@@ -310,7 +310,7 @@ class ProcessInstance(WorkerInstance, Instance):
 
 
 class _PendingBatch(BatchRun, eq=False):
-    """A batch from when it was given until it was told of."""
+    """A batch from `give` until its end is reported."""
 
     #: `started`, by perf_counter_ns().
     started_ns: int = msgspec.field(default_factory=perf_counter_ns)
@@ -335,8 +335,7 @@ def are_large(inputs: Iterable[Columns]) -> bool:
 
 
 def _sizes(columns: Mapping[str, Any]) -> tuple[int, int]:
-    """About how many bytes: of arrays, and of others; more than LARGE_BYTES of what may hold
-    anything."""
+    """About how many bytes: of arrays, and of others; more than LARGE_BYTES if these are JSON."""
     arrays = others = 0
     for column in columns.values():
         if not isinstance(column, list):
@@ -347,7 +346,7 @@ def _sizes(columns: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _rows_size(rows: Sequence[Any]) -> int:
-    """About how many bytes; more than LARGE_BYTES of what may hold anything."""
+    """About how many bytes; more than LARGE_BYTES for JSON."""
     size = _OBJECT_BYTES * len(rows)
     if size > LARGE_BYTES:
         return size
@@ -359,5 +358,5 @@ def _rows_size(rows: Sequence[Any]) -> int:
         elif isinstance(row, list) and row and type(row[0]) is bytes:
             size += _rows_size(row)
         else:
-            return LARGE_BYTES + 1  # JSON may hold anything
+            return LARGE_BYTES + 1  # JSON: of any size
     return size

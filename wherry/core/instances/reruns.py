@@ -20,17 +20,17 @@ from wherry.core.values.request import Columns, concatenate, rows_of
 #: takes 2 * log2(256) = 16 runs.
 MAX_RERUNS = 48
 
-#: Gives the rows of a batch as their callers have sent them: the code may have changed what it was
-#: called with.
+#: Returns the rows of a batch as their callers have sent them: the code may have changed what it
+#: was called with.
 Sent = Callable[[], Columns]
 
 
 class Reruns:
-    """The runs of one batch after its first. `outcome(columns, rows)` has the model called with
-    copies of some of what is `sent`, which is called once if there is anything to run.
+    """The runs of one batch after its first. `outcome(columns, rows)` calls the model with copies
+    of some rows of `sent()`, which is called once if there is anything to run.
 
-    `isolate`: also after an error; if the model ran out of memory the halves run in any case, but
-    with `once`: then nothing runs twice.
+    `isolate`: halves run also after an error; if the model ran out of memory they run in any case.
+    `once`: nothing runs twice.
     """
 
     # A class, not functions within one: what a model has failed on is freed when this is.
@@ -45,7 +45,8 @@ class Reruns:
         self._columns: Columns | None = None
 
     def run(self, counts: Sequence[int], failure: Failure, infer_ns: int) -> BatchParts:
-        """What came of the batch in the end. The first run, of all, has failed after `infer_ns`."""
+        """The batch's outcomes in the end. The first run, of all rows, has failed after
+        `infer_ns`."""
         self._found = BatchParts([], infer_ns, [sum(counts)])
         self._found.outcomes = self._halves(0, counts, failure)
         return self._found
@@ -94,7 +95,7 @@ def _joined(parts: Sequence[SharedOutcome], counts: Sequence[int]) -> SharedOutc
 
 
 def _ran_out_of_memory(failure: Failure) -> bool:
-    """What the failed call still holds on to is let go, so that smaller batches find room."""
+    """If so, free what the failed call still holds, so that smaller batches find room."""
     error = failure.exception
     if error is None or not out_of_memory(error):
         return False

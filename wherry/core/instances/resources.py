@@ -1,7 +1,7 @@
 """How do the dispatchers of several models agree on what they share?
 
-The shell around `core/scheduler/device_share.py`. A dispatcher asks under its own lock; it is told
-of what was granted to it while no lock is held.
+The shell around `core/scheduler/device_share.py`. A dispatcher makes its claims under its own lock;
+it is notified of a grant while no lock is held.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Resources:
         is called as soon as it is its turn, in a thread that calls `pass_on`."""
         with self._lock:
             self._share.claim(granted, claim)
-            # Another one that is granted here would have to be told, which its lock forbids now.
+            # Another dispatcher would have to be notified of its grant, which this one's lock
+            # forbids.
             return self._share.grant(self._clock(), granted) is not None
 
     def withdraw(self, granted: Granted) -> None:

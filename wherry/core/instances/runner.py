@@ -48,8 +48,8 @@ class Runner(ABC):
     """What runs the requests of one loaded version. Public methods are for any thread; only
     `wait_ready`, `drain` and `close` block.
 
-    A body says how requests are queued, cancelled and run. One lock guards what it keeps; no
-    caller is told of anything under it.
+    A subclass defines how requests are queued, cancelled and run. One lock guards its state; no
+    caller is answered under it.
     """
 
     #: Whether a request may have more rows than a batch holds.
@@ -75,7 +75,7 @@ class Runner(ABC):
         self.delivery = Delivery(config.name, statistics, clock, in_order=config.preserve_ordering)
         self.poisons = PoisonWatch(config.name, clock)
         self._lock = threading.Lock()
-        #: Told of whatever `drain` may wait for.
+        #: Notified of whatever `drain` may wait for.
         self._changed = threading.Condition(self._lock)
 
     # Life
@@ -113,7 +113,7 @@ class Runner(ABC):
         return None
 
     def gauges(self) -> Mapping[str, Mapping[str, float]]:
-        """What a step model said of itself after its last step, by instance."""
+        """The gauges of a step model after its last step, by instance."""
         return {}
 
     @property
@@ -126,7 +126,7 @@ class Runner(ABC):
 
     @abstractmethod
     def load(self) -> Load:
-        """What it has to do now, and what that takes. Cheap enough to ask for with each answer."""
+        """What it has to do now, and what that takes. Cheap enough to be called for each answer."""
 
     @abstractmethod
     def explain(self) -> dict[str, Any]:
@@ -213,8 +213,8 @@ class Runner(ABC):
 
     @abstractmethod
     def _arrived(self, requests: Sequence[InferRequest], now: float) -> Any:
-        """Under the lock: queue those that are not settled or say why not, and choose what starts
-        now. `_hand_over` must follow."""
+        """Under the lock: queue or refuse those that are not settled, and choose what starts now.
+        `_hand_over` must follow."""
 
     @abstractmethod
     def _hand_over(self, chosen: Any) -> None:
@@ -322,8 +322,8 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
 
     # Sleep: the runtime's Residency decides when
 
-    def ask_while_asleep(self, refusal_of: Callable[[InferRequest], WherryError | None]) -> None:
-        """From now on ask `refusal_of` about each request that comes while the model sleeps or
+    def check_while_asleep(self, refusal_of: Callable[[InferRequest], WherryError | None]) -> None:
+        """From now on call `refusal_of` for each request that comes while the model sleeps or
         wakes: why it is refused, or None: it waits in the queue."""
         self.successor = partial(self._submit_asleep, refusal_of)
 
@@ -356,8 +356,8 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
 
     def fall_asleep(self, *, offload: bool = False) -> bool:
         """Begin nothing more of what waits, let what runs end, and then unload every instance, or
-        if it can be keep it with its weights in host memory. Blocks. A worker that is longer in its
-        `unload` than `unload_timeout` is killed. False: it was to `stay` before that."""
+        if possible keep it with its weights in host memory. Blocks. A worker whose `unload` takes
+        longer than `unload_timeout` is killed. False: `stay` was called before that."""
         with self._changed:
             self.readiness.waking()
             self._hold(True)
@@ -396,8 +396,8 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
             return False
 
     def stay(self) -> bool:
-        """Go on with what waits, as nobody needs the room any more. False: it is too late, its
-        instances stop."""
+        """Go on with what waits, as no other model needs the room any more. False: it is too late,
+        its instances stop."""
         with self._changed:
             if not self._is_held or self.life.asleep:
                 return False
@@ -409,7 +409,7 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         return True
 
     def is_running(self) -> bool:
-        """With what has outlived its batch."""
+        """Counts what has outlived its batch, too."""
         with self._lock:
             return not self._runs_nothing()
 
@@ -428,7 +428,7 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         self._hand_over(chosen)
 
     def _back_on_device(self) -> bool:
-        """False: they are to be loaded."""
+        """False: the instances must be loaded again."""
         why = "a worker has ended"
         try:
             for instance in self.on_host:
@@ -543,7 +543,8 @@ def admitted(
     refusal: Callable[[InferRequest, float], WherryError | None],
     now: float,
 ) -> tuple[list[InferRequest], list[Refused]]:
-    """Those of the requests that have come and are not settled: let in, and refused, with why."""
+    """Of requests that have come, those that are not settled: admitted, and refused with the
+    reason."""
     accepted: list[InferRequest] = []
     refused: list[Refused] = []
     for request in requests:

@@ -1,8 +1,8 @@
 """What does a model see of a request's place in its sequence?
 
-Beside what the caller has sent: the controls that it has asked for (does the sequence start or end
-here, has this row anything to run, what is the sequence's id) and the state tensors that it gave
-with the step before. All of them are ordinary inputs, filled in just before a batch runs.
+Besides the caller's inputs: the controls of its configuration (does the sequence start or end here,
+has this row anything to run, what is the sequence's id) and the state tensors that it returned with
+the step before. All of them are ordinary inputs, filled in just before a batch runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wherry.core.values.request import (
     shared,
 )
 
-#: What a model without a caller is told, when it warms up: a sequence of one step.
+#: The step of a warm-up, which has no caller: a sequence of one step.
 WARM_UP = SequenceStep(1, start=True, end=True)
 
 
@@ -45,10 +45,10 @@ def callers_signature(signature: Signature, sequence: SequenceBatching | None) -
 
 
 class SequenceInputs:
-    """The inputs that one model gets beside its callers'. Any thread; a request in one at a time.
+    """The inputs that one model gets besides its callers'. Any thread; a request in one at a time.
 
-    `signature` is the model's own, in which the controls may stand as ordinary inputs: what the
-    annotation says decides what is filled in.
+    `signature` is the model's own, in which the controls may stand as ordinary inputs: the
+    annotation decides what is filled in.
     """
 
     def __init__(self, model: str, sequence: SequenceBatching, signature: Signature) -> None:
@@ -96,7 +96,7 @@ class SequenceInputs:
         return {**concatenate([row] * rows), **columns}
 
     def refuse(self, step: SequenceStep) -> None:
-        """InvalidRequest if the model could not be told this id."""
+        """InvalidRequest if this id does not fit the datatype of the model's input."""
         for name, datatype, _, _ in self._ids:
             self._id(step.id, datatype, name)
 
@@ -160,7 +160,7 @@ def _flag(control: SequenceControl, on: bool, signature: Signature) -> Column:
 
 
 def _column(value: object, datatype: Datatype, form: Form, shape: tuple[int, ...]) -> Column:
-    """One row that says `value`."""
+    """One row that holds `value`."""
     if datatype is not BYTES:
         row = np.full(shape, value, datatype.dtype)
         return shared([row] if form is Form.ARRAYS else row[np.newaxis])

@@ -135,7 +135,7 @@ class _Place(Surroundings):
         shared.is_set_up = True
 
     def give_back(self) -> None:
-        """Have the system and the device get back what the model had allocated."""
+        """Return to the system and the device what the model had allocated."""
         gc.collect()
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
         if cuda is not None and cuda.is_initialized():

@@ -80,8 +80,8 @@ def source_of(model: Model, name: str) -> Source:
 
 
 def import_model(source: Source, imported: Callable[[], None] = lambda: None) -> Model:
-    """In the worker: the model that `source_of` was asked about. Runs the user's module; then
-    `imported`, and what constructs the model."""
+    """In the worker: the model that `source_of` described. Runs the user's module; then `imported`,
+    and what constructs the model."""
     global importing
     importing = source
     try:
@@ -204,7 +204,7 @@ class _Pickler(pickle.Pickler):
         return "model" if value is self._model else None
 
 
-#: What no value is.
+#: Identical to no value.
 _NO_MODEL = object()
 
 

@@ -1,6 +1,6 @@
 """How do requests join and leave a model that works in steps, in a thread or a worker process?
 
-`join` and `leave` come from any thread and are told to the model between two steps.
+`join` and `leave` come from any thread and reach the model between two steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How does a model that works in steps run, and how does each request's share of a step go out?
 
-One copy of the model with what is active in it. It runs inside a thread of the server as inside a
-worker process, so nothing here knows of requests, sockets or locks: a request is a number.
+One copy of the model with what is active in it. It runs in a thread of the server or in a worker
+process, so nothing here knows of requests, sockets or locks: a request is a number.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class StepLoop:
         self._executable.unload()
 
     def join(self, key: int, columns: Columns) -> Share | None:
-        """A request joins; its end if it cannot."""
+        """Let a request join; returns its end if it cannot."""
         try:
             own = gather_rows([columns])
             self._active[key] = self._executable.call(self._executable.decoded(own), 1)
@@ -99,8 +99,8 @@ class StepLoop:
 
     def step(self) -> list[Share]:
         """One step for all that are active: in one call, or in several if there was no memory for
-        so many. What the model raises ends them all; WorkerDied, by which it says that it cannot go
-        on, also ends this copy of it."""
+        that. What the model raises ends them all; WorkerDied, which means that it cannot go on,
+        also ends this copy of it."""
         keys = list(self._active)
         if not self._steps_of_caution:
             return self._step_of(keys)
@@ -178,5 +178,5 @@ class StepLoop:
     def _stop_quietly(self, state: Any) -> None:
         try:
             self.model.stop(state)
-        except model_errors():  # the first error is the one to tell
+        except model_errors():  # the first error is the one to report
             pass

@@ -85,7 +85,7 @@ class StepRunner(InstanceRunner[StepInstance]):
         self._fail_all(chosen)
 
     def _carry_out(self, acts: StepActs[StepInstance], now: float) -> None:
-        """Under the lock: instances learn in this order who joins and leaves. To tell them never
+        """Under the lock: so instances get what joins and leaves in this order. That never
         blocks."""
         if acts.leave is not None:
             acts.leave.instance.leave(acts.leave.key)
@@ -137,7 +137,7 @@ class StepRunner(InstanceRunner[StepInstance]):
                 continue
             try:
                 self._give(active, share, now)
-            except Exception:  # our own bug: its neighbours must be answered all the same
+            except Exception:  # our own bug: the other requests must be answered
                 log.exception("internal error", extra={"model": self.config.name})
                 self.fail(active.request, WherryError("internal error; see the server's log"))
 
@@ -157,7 +157,7 @@ class StepRunner(InstanceRunner[StepInstance]):
             reply.deliver(InferResponse({}, 0))
 
     def _finished(self, active: Active[StepInstance], now: float) -> None:
-        """The model is done with a request, which is about to be told."""
+        """The model is done with a request, which is about to be answered."""
         request = active.request
         if self.poisons.active:
             self.poisons.survived([request])

@@ -122,8 +122,8 @@ class ThreadInstance(Instance):
     def _with_tensors(
         self, columns: Columns, counts: Sequence[int], sent: Sent, requests: Sequence[InferRequest]
     ) -> Execution:
-        """Tensors for those who take them, whoever else is in the batch. If nobody does, all of it
-        comes to the host at once."""
+        """Tensors for the callers that take them, whatever the others in the batch do. If none
+        does, all of it comes to the host at once."""
         outputs = self.executable.outputs
         outputs.keeps_tensors = keeps = any(request.takes_tensors for request in requests)
         execution = self.executable.run(columns, counts, sent)
@@ -192,7 +192,7 @@ def stream(
 ) -> list[Outcome | None]:
     """Run a generator model and hand each caller its rows, until it ends or all are gone.
 
-    `after_each` is called when all have their rows of one item, before the next is asked for.
+    `after_each` is called when all have their rows of one item, before the next one is requested.
     """
     ends: list[Outcome | None] = [None] * len(counts)
     for part in executable.parts(columns, counts):
@@ -222,7 +222,7 @@ def stream(
 
 
 def _empty(rows: Columns) -> bool:
-    """A generator says None for a row that has no response this time."""
+    """A generator yields None for a row that has no response this time."""
     return all(
         isinstance(column, list) and all(row is None for row in column) for column in rows.values()
     )

@@ -5,9 +5,9 @@
 SOURCE, TARGET and SLAB are descriptors of the sockets to receive from and to send to, and of the
 memory that is shared with the parent.
 
-It imports the model as its parent did, loads it, and runs one batch after the other until it is
-told to stop or its parent ends. A large array that the model is given lies in memory that it shares
-with the parent, which writes there again once the model has let go of it.
+It imports the model as its parent did, loads it, and runs one batch after the other until its
+parent stops it or ends. A large input array lies in memory that is shared with the parent, which
+writes there again once the model has released it.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Surroundings:
 
 
 def run_instance(source: int, target: int, slab: int, surroundings: Surroundings) -> None:
-    """Load the model that the parent names, and run it until it is told to stop. Raises EOFError or
-    ConnectionError once the parent is gone."""
+    """Load the model that the parent names, and run it until the parent stops it. Raises EOFError
+    or ConnectionError once the parent is gone."""
     memory = Slab.open(slab)
     os.close(slab)
     connection = _connect(source, target, memory)
@@ -152,7 +152,7 @@ def _connect(source: int, target: int, memory: Slab) -> MessageSocket:
 
 def end_with(parent: int) -> None:
     """End when the parent does, even within the model's code, and ignore signals that a service
-    manager sends to all processes of a server: the parent drains, and says when to stop."""
+    manager sends to all processes of a server: the parent drains, and decides when to stop."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, parent_decides)
     # What the model forks is ended by it: multiprocessing sends SIGTERM, and waits.
@@ -248,7 +248,7 @@ def _serve(
 def _execute(
     early: deque[Any], connection: MessageSocket, executable: Executable, batch: Execute
 ) -> None:
-    # The answer says whether the model has kept any of it: nothing else may then.
+    # The answer reports whether the model has kept any of it: nothing else may then.
     columns, batch.columns = batch.columns, {}
     counts = batch.counts
     executable.outputs.lossless = batch.lossless

@@ -123,8 +123,8 @@ class Result(WorkerMessage):
     infer_ns: int
 
     def execution(self, counts: Sequence[int], sent_at: int) -> Execution:
-        """What came of the batch with these `counts`, which was sent at `sent_at`. Raises Garbage
-        if that is another batch."""
+        """The outcomes of the batch with these `counts`, which was sent at `sent_at`. Raises
+        Garbage if that is another batch."""
         rows = sum(counts)
         for column in self.columns.values():
             if len(column) != rows:
@@ -262,8 +262,8 @@ _ANSWER_TAGS = (msgspec.msgpack.encode("Result"), msgspec.msgpack.encode("PartRe
 def salvaged(
     model: str, body: memoryview, error: Exception, decode: Callable[[Any], Any]
 ) -> Undecodable | PartResults | Stepped | None:
-    """What has come of rows in a body that cannot be decoded, with failures instead of those rows;
-    None if it is none."""
+    """The answer in a body with rows that cannot be decoded, with failures in place of those rows;
+    None if it holds no answer."""
     text = f"model {model!r} returned what cannot be sent: {error}"
     unknown = Failure("BadModelOutput", text)
 
@@ -302,11 +302,11 @@ def salvaged(
     return Undecodable(failure, raw.started_at, raw.infer_ns)
 
 
-#: What comes of an Execute.
+#: The answers to Execute.
 ANSWERS = (Result, PartResults, Undecodable)
 
 
 def may_hold_arrays(specs: Iterable[TensorSpec]) -> bool:
     """Can a message with columns of these be so large that a memory file goes with it? Not with
-    strings, which are always in the message itself; JSON may hold anything."""
+    strings, which are always in the message itself; JSON can hold arrays."""
     return any(spec.form not in (Form.TEXT, Form.BYTES) for spec in specs)

@@ -267,7 +267,7 @@ class Residency:
                 )
                 self._thread.start()
         runner.life.sleep()
-        runner.ask_while_asleep(partial(self._refusal, resident))
+        runner.check_while_asleep(partial(self._refusal, resident))
         runner.sleep_if_idle()
         return True
 

@@ -1,8 +1,8 @@
 """How does a message become the body of a frame and a body a message, and where does a frame end?
 
-Messages are msgpack. An array is an extension that says where it is, its datatype and its shape:
-up to INLINE_BYTES in the message itself, a larger one in the slab or in a memory file. A long row
-of bytes may lie in the slab, too. A frame is a header and a body, which is one message:
+Messages are msgpack. An array is an extension with its place, its datatype and its shape: up to
+INLINE_BYTES in the message itself, a larger one in the slab or in a memory file. A long row of
+bytes may lie in the slab, too. A frame is a header and a body, which is one message:
 
     4 bytes   length of the body
     4 bytes   bytes of its arrays that lie in shared memory and are copied when it is decoded
@@ -36,7 +36,8 @@ from wherry.core.workers.shared_memory import ArrayFile, Region
 MAX_MESSAGE_BYTES = 1 << 30
 #: A memory file comes with the frame: its descriptor was sent with, or before, its first byte.
 HAS_FILE = 1
-#: An array in the slab is still in use by who has answered: the next message must not go there.
+#: An array in the slab is still in use by the process that has answered: the next message must not
+#: go there.
 KEEPS_SLAB = 2
 #: Never sent: what follows the frames before it is not a frame, and the body is its beginning.
 IS_GARBAGE = 1 << 16
@@ -70,7 +71,8 @@ def flagged(frame: bytes, flag: int) -> bytes:
 
 
 class FrameBuffer:
-    """Takes bytes as they come, gives frames. Pure: what `read` is given puts the next bytes in."""
+    """Takes bytes as they come, returns frames. Pure: `receive` of `read` puts the next bytes
+    in."""
 
     def __init__(self) -> None:
         self._view = memoryview(bytearray(_BUFFER_BYTES))
@@ -122,7 +124,7 @@ class FrameBuffer:
         """Move what has come of a frame of `size` bytes to where all of it has room."""
         waiting = self._view[self._start : self._stop]
         if size > len(self._view):
-            # Not cleared: a frame that only says that it is large takes no memory.
+            # Not cleared: a frame that only claims to be large takes no memory.
             self._view = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
         self._view[: len(waiting)] = waiting
         self._start, self._stop = 0, len(waiting)
@@ -223,7 +225,7 @@ class MessageEncoder:
         """
         self._slab = self.region if slab and not self.slab_is_kept else None
         if slab:
-            self.slab_is_kept = False  # the answer to this message says whether it is so still
+            self.slab_is_kept = False  # the answer to this message shows whether it still is
         try:
             body = self.body(message)
             size = len(body)
@@ -309,7 +311,7 @@ _BUILDING = threading.Lock()
 
 class MessageDecoder:
     """Decodes messages of one type. With `copies` arrays in the slab are copied; else they are
-    views, and `keeps_slab` says whether any of them is still used. `salvage` makes a message of a
+    views, and `keeps_slab` is whether any of them is still used. `salvage` makes a message of a
     body that cannot be decoded. For one thread at a time."""
 
     def __init__(
@@ -403,7 +405,7 @@ class MessageDecoder:
 
 
 def _with_a_whole_stack(function: Callable[[], Any]) -> Any:
-    """What it returns or raises in a thread of its own: less deep than whoever calls this, a
+    """What it returns or raises in a thread of its own: with a stack less deep than the caller's, a
     message can be decoded that was encoded."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()

@@ -7,12 +7,13 @@ this happens in that loop, so nothing here needs a lock, and nothing here blocks
     socket (watched) -> frames -> decoded -> receive, all that came together at once
 
 A large message is encoded or decoded in another thread, `aside`, as that would hold up the loop for
-milliseconds; what is behind it waits, so messages keep their order both ways. While `receive` has
-asked to `hold`, nothing is read, and a worker that goes on sending waits for room in its socket.
+milliseconds; what is behind it waits, so messages keep their order both ways. After `receive` has
+called `hold`, nothing is read until `resume`, and a worker that goes on sending waits for room in
+its socket.
 
 An idle worker's sockets may be leased to a caller that has a thread of its own: it sends and
 receives itself (`acquire`, `release`), which saves two changes of threads for each call. Whatever
-the loop is then asked to do takes them back first.
+the loop must do then takes them back first.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from wherry.core.workers.encoding import Garbage
 
 
 class SocketLease:
-    """Lends what an event loop owns to one thread at a time, until the loop wants it back."""
+    """Lends what an event loop owns to one thread at a time, until the loop reclaims it."""
 
     def __init__(self) -> None:
         #: Held by the loop, or by the thread that uses it.
@@ -36,13 +37,13 @@ class SocketLease:
         self._is_reclaimed = False
 
     def offer(self) -> None:
-        """From now on threads may borrow. The loop owns it."""
+        """From now on threads may borrow it. The loop owns it."""
         self._is_reclaimed = False
         self._used.release()
 
     def reclaim(self) -> bool:
-        """The loop wants to own it again. False: a thread has it, whose `release` says True, or
-        has said so."""
+        """Make the loop its owner again. False: a thread has it, whose `release` returns True, or
+        has just returned it."""
         self._is_reclaimed = True
         return self._used.acquire(blocking=False)
 
@@ -51,8 +52,8 @@ class SocketLease:
         return self._used.acquire(blocking=False)
 
     def release(self, *, to_loop: bool) -> bool:
-        """End what `acquire` began. True: the loop owns it from now on, and must be told so, as it
-        wants that, or `to_loop`."""
+        """End what `acquire` began. True: the loop owns it from now on, as it has reclaimed it, or
+        by `to_loop`; notify it."""
         if to_loop or self._is_reclaimed:
             return True
         self._used.release()
@@ -60,13 +61,13 @@ class SocketLease:
         return self._is_reclaimed and self._used.acquire(blocking=False)
 
 
-#: A message of more bytes is encoded or decoded aside. Copying so much takes less than a
-#: millisecond, about what two hand-overs between threads on a busy machine take.
+#: A message of more bytes is encoded or decoded aside. Copying that takes less than a millisecond,
+#: about as long as two hand-overs between threads on a busy machine.
 LARGE_BYTES = 1 << 20
 
 
 class Loop(Protocol):
-    """What the link asks of its event loop (`LoopCalls`)."""
+    """What the link needs of its event loop (`LoopCalls`)."""
 
     def call(self, callback: Callable[[Any], None], argument: Any) -> None: ...
     def add_reader(self, file: int, read: Callable[[], object]) -> None: ...
@@ -76,8 +77,8 @@ class Loop(Protocol):
 
 
 class Messages(Protocol):
-    """What the link asks of its sockets and their encoding, as `FrameSocket` says it. Nothing
-    blocks. If `add` raises, nothing of the message is sent.
+    """What the link needs of its sockets and their encoding, as in `FrameSocket`. Nothing blocks.
+    If `add` raises, nothing of the message is sent.
 
     The link calls `add` and `decode_next` in another thread for large messages, one at a time each.
     Meanwhile it calls neither `add` nor `write`, or neither `read` nor `decode`, in the loop.
@@ -139,7 +140,7 @@ class WorkerLink:
         #: Why the worker is known to have ended, though there may be messages of it to read.
         self._gone: Exception | None = None
         self._over = False
-        #: The sockets are offered, and nothing has wanted them back since.
+        #: The sockets are offered, and were not reclaimed since.
         self._offered = False
         self._lease = SocketLease()
 
@@ -229,7 +230,7 @@ class WorkerLink:
             self._go_on()
 
     def exited(self, error: Exception) -> None:
-        """The worker has ended, for this reason if its socket tells no other."""
+        """The worker has ended, for this reason if its socket shows no other."""
         if self._offered:
             self._reclaim()
         if self._gone is None:
@@ -253,7 +254,7 @@ class WorkerLink:
         return not (self._held or self._decoding or self._over)
 
     def _read(self) -> bool:
-        """Receive what is there. False: nothing is, or it is not wanted now."""
+        """Receive what is there. False: there is nothing, or it must wait."""
         if self._held or self._decoding or self._over:
             self._watch(False)  # or the loop would spin
             return False
@@ -320,7 +321,8 @@ class WorkerLink:
 
     def acquire(self) -> Messages | None:
         """Have the sockets in this thread, until `release`; None: not now. Any thread, while
-        nothing is added here. What is sent must be answered before they are given back."""
+        nothing is added here. What is sent must be answered before that, or be `unanswered`
+        there."""
         return self._messages if self._offered and self._lease.acquire() else None
 
     def release(self, error: Exception | None = None, *, unanswered: bool = False) -> None:

@@ -48,7 +48,7 @@ class PipeHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             os.write(self._file, self.line(record))
-        except Exception:  # noqa: BLE001 - as every handler of logging does it: tell, and go on
+        except Exception:  # noqa: BLE001 - as every handler of logging does: report it, and go on
             self.handleError(record)
 
     def line(self, record: logging.LogRecord) -> bytes:
@@ -68,7 +68,7 @@ class PipeHandler(logging.Handler):
 
 class LogPump:
     """In the parent: reads the pipe, makes records. One thread. Without a `model`, as several share
-    the worker, its records say themselves whose they are."""
+    the worker, each record names its own."""
 
     def __init__(self, file: int, model: str, instance: str) -> None:
         self.file = file
@@ -96,7 +96,7 @@ class LogPump:
                 break
             self._take(chunk)
         self._line(self._rest)
-        self._tell_dropped()
+        self._log_dropped()
         os.close(self.file)
 
     def _read(self) -> bytes | None:
@@ -119,7 +119,7 @@ class LogPump:
             return
         now = time.monotonic()
         if now - self._second >= 1.0:
-            self._tell_dropped()
+            self._log_dropped()
             self._second, self._lines = now, 0
         self._lines += 1
         if self._lines > MAX_LINES_PER_SECOND:
@@ -163,7 +163,7 @@ class LogPump:
             record.__dict__.setdefault(key, value)
         log.handle(record)
 
-    def _tell_dropped(self) -> None:
+    def _log_dropped(self) -> None:
         if self._dropped:
             logging.getLogger("wherry").warning(
                 "lines of a worker dropped", extra={"lines": self._dropped, **self._fields}

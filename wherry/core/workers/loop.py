@@ -12,7 +12,7 @@ from typing import Any, Final
 from wherry.core.values.errors import ConfigError
 
 #: Calls in one turn: threads that answer each with the next one would keep the loop from all else,
-#: as from telling them that their client has left.
+#: such as noticing that a client has left.
 MOST_CALLS: Final = 256
 
 
@@ -91,8 +91,8 @@ class LoopCalls:
 
 
 class WorkerLoop:
-    """The event loop that owns the sockets of a runtime's worker processes: one that is given, or
-    that of a thread of its own, which starts when it is first asked for. Any thread."""
+    """The event loop that owns the sockets of a runtime's worker processes: that of `use`, or that
+    of a thread of its own, which starts on the first `calls`. Any thread."""
 
     def __init__(self, thread_name: str = "wherry-workers") -> None:
         self._thread_name = thread_name

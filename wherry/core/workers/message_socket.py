@@ -166,10 +166,10 @@ class FrameSocket:
 
     def was_read(self) -> bool:
         """Has the other process, which has ended, read all that was added? True where the system
-        does not tell."""
+        does not report it."""
         if self._added or self._unsent:
             return False
-        # Of what a process leaves unread when it closes a socket, the other end is told.
+        # If a process closes a socket with unread data, the other end gets ECONNRESET.
         if self._target.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET:
             return False
         try:  # its own child may hold the socket open
@@ -212,8 +212,8 @@ class FrameSocket:
         return size
 
     def decode(self, limit: int) -> list[Any]:
-        """The messages that were read, up to the first that takes more than `limit` bytes to
-        decode or cannot be decoded: `has_left` says whether there is one."""
+        """The messages that were read, up to the first that takes more than `limit` bytes to decode
+        or cannot be decoded: then `has_left`."""
         frames, decode = self._frames, self._decoder.decode
         messages: list[Any] = []
         self.has_left = False

@@ -58,7 +58,7 @@ class ProcessGroup:
     def close(self) -> None:
         """End what is left of it. Its leader has ended, and been waited for."""
         # Not all at once: multiprocessing's tracker, which ignores SIGTERM, takes shared memory
-        # away and ends once nobody uses that.
+        # away and ends once no process uses that.
         ends_at = time.monotonic() + _TERM_SECONDS
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._leader, signal.SIGTERM)
@@ -79,7 +79,7 @@ class WorkerProcess:
     `command` is started with the descriptors `files` and our process id as its last arguments.
     """
 
-    # What is otherwise where several instances share it (`ProcessShare`).
+    # What differs where several instances share it (`ProcessShare`).
     was_running = True
     is_innocent = False
     was_alone = True
@@ -159,7 +159,7 @@ class WorkerProcess:
 
     def watch(self, seconds: float | None = None) -> bool:
         """Log what it prints until `ring`, its end, or `seconds` have passed. Is this its end,
-        which was not told before?"""
+        which was not reported before?"""
         ends_at = None if seconds is None else time.monotonic() + seconds
         while True:
             left = None if ends_at is None else max(0.0, 1000 * (ends_at - time.monotonic()))
@@ -211,7 +211,7 @@ class WorkerProcess:
         await_end(self._process)
 
     def close(self) -> None:
-        """Give everything back, and kill what it has started. It has ended."""
+        """Release everything, and kill what it has started. It has ended."""
         self._group.close()
         self._log.close()
         self._bell.close()
@@ -252,7 +252,7 @@ def socket_pairs(count: int) -> Iterator[tuple[list[socket.socket], list[int]]]:
 
 
 class Bell:
-    """Wakes a thread that sleeps in poll(): an eventfd, or a pipe where there is none."""
+    """Wakes a thread that sleeps in poll(): an eventfd, or a pipe if the system has none."""
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):
@@ -286,7 +286,7 @@ class Bell:
 
 
 def pidfd_of(pid: int) -> int | None:
-    """A descriptor that is readable once the process has ended; None where there is none."""
+    """A descriptor that is readable once the process has ended; None if the system has none."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # not Linux, or an old or a sandboxed one
@@ -294,7 +294,7 @@ def pidfd_of(pid: int) -> int | None:
 
 
 def resident_bytes(pid: int) -> int:
-    """A process's resident memory; 0 if there is none, or the system does not say."""
+    """A process's resident memory; 0 if it has ended, or the system does not report it."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -304,7 +304,7 @@ def resident_bytes(pid: int) -> int:
 
 def await_end(process: subprocess.Popen[bytes]) -> None:
     try:
-        # The pidfd may tell of the end a moment before the process can be waited for.
+        # The pidfd may signal the end a moment before the process can be waited for.
         process.wait(LAST_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()

@@ -21,7 +21,7 @@ from wherry.core.values.request import Array
 
 #: Virtual size of a slab; only what was written to takes memory.
 SLAB_BYTES = 64 << 20
-#: Arrays begin at multiples of this: a cache line, and what vector instructions ask for.
+#: Arrays begin at multiples of this: a cache line, and what vector instructions need.
 ALIGNMENT = 64
 
 
@@ -73,7 +73,7 @@ class Region:
         return offset
 
     def write(self, parts: Sequence[Array], shape: tuple[int, ...], offset: int) -> None:
-        """Write arrays one after the other, as one of this shape, to where `take` said."""
+        """Write arrays one after the other, as one of this shape, at an offset from `take`."""
         place: Array = np.frombuffer(self.memory, parts[0].dtype, math.prod(shape), offset)
         place = place.reshape(shape)
         if len(parts) == 1:

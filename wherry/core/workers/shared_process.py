@@ -5,9 +5,9 @@ its own there, handed over by a control socket, and a socket that only ends: whe
 left, or the process has ended. One thread here starts the process and watches it: not the thread of
 an instance, as the kernel ends a worker with the thread that has started it.
 
-A byte of shared memory for each instance says whether it runs its model's code. If one runs when
+A byte of shared memory for each instance shows whether it runs its model's code. If one runs when
 the process ends, that one is to blame, and no other. If several do, each may be: for a while they
-run one at a time in the next process, so that its end tells.
+run one at a time in the next process, so that its end has one cause.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ JOIN: Final = struct.Struct("<I252s")
 MOST: Final = 4096
 #: Seconds for which instances run one at a time after a death that several may have caused.
 TURNS: Final = 60.0
-#: An instance that alone has ended it so often within so many seconds is left out.
+#: An instance that alone has ended it this often within this number of seconds is left out.
 MOST_DEATHS: Final = 3
 DEATHS_WITHIN: Final = 600.0
 
@@ -73,9 +73,9 @@ class SharedWorker:
         memory: int,
         module: ModuleType | None,
     ) -> tuple[WorkerProcess | ProcessShare, socket.socket, socket.socket]:
-        """Let an instance in. As `process.start_worker`, which is used for an instance that has
-        ended the process too often. `module`, of the model: another one of the same name, as after
-        a reload, needs another process."""
+        """Add an instance. As `process.start_worker`, which is used for an instance that has ended
+        the process too often. `module`, of the model: another one of the same name, as after a
+        reload, needs another process."""
         if self._is_left_out(instance):
             log.warning(
                 "instance has ended the shared worker too often, and has one of its own now",
@@ -116,7 +116,7 @@ class SharedProcess:
         turns: float,
         ended: Callable[[list[str]], None],
     ) -> None:
-        """`turns`: for so many seconds its instances run one at a time. `ended` is called with the
+        """`turns`: seconds for which its instances run one at a time. `ended` is called with the
         names of those that may be to blame for its end."""
         self._ended = ended
         #: How it has ended, as a text and as one word, once it is `over`.
@@ -207,7 +207,7 @@ class SharedProcess:
     def _watch(self, start: Callable[[], WorkerProcess], started: Future[WorkerProcess]) -> None:
         try:
             process = start()
-        except BaseException as error:  # noqa: BLE001 - for who waits
+        except BaseException as error:  # noqa: BLE001 - for waiting callers
             started.set_exception(error)
             return
         started.set_result(process)
@@ -228,7 +228,7 @@ class SharedProcess:
             self._control.close()
         process.close()
         if len(suspects) == 1 and how[1] == "SIGKILL" and self._killed_by is None:
-            suspects = []  # what kills from outside, for want of memory above all, blames nobody
+            suspects = []  # a kill from outside, mostly for lack of memory, blames no instance
         self._ended([one.instance for one in suspects])
         self.how = how
         self.over.set()
