@@ -16,7 +16,7 @@ INTEGRATION = {
     "opentelemetry perf_analyzer_wire refusal_forms reload request_cost request_size_costs "
     "rolling_restart server_life site_search tritonclient_grpc tritonclient_http",
     "triton": "golden repository_sequences triton_python tritonclient_repository",
-    "llm": "anthropic chat_page llm llm_bad_input llm_int8 llm_memory_told openai openai_audio "
+    "llm": "anthropic chat_page llm llm_bad_input llm_int8 openai openai_audio "
     "openai_llm three_turns",
     "bench": "bench top",
     "deploy": "ray_serve ray_servers",

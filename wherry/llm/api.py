@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from wherry.llm.engine.choice import here as here
     from wherry.llm.engine.choice import is_local as is_local
     from wherry.llm.engine.memory import Needs as Needs
+    from wherry.llm.engine.memory import cpu_cache_bytes as cpu_cache_bytes
     from wherry.llm.engine.memory import free_bytes as free_bytes
     from wherry.llm.engine.memory import needs_of as needs_of
-    from wherry.llm.engine.memory import parts_on_cpu as parts_on_cpu
-    from wherry.llm.engine.memory import total_bytes as total_bytes
     from wherry.llm.engines import TargetError as TargetError
     from wherry.llm.engines import is_checkpoint as is_checkpoint
     from wherry.llm.engines import language_model as language_model
@@ -41,7 +40,7 @@ else:
             "anthropic.answer": "AnthropicError error_body",
             "anthropic.routes": "MESSAGES",
             "engine.choice": "AUTO choose facts_of here is_local",
-            "engine.memory": "Needs free_bytes needs_of parts_on_cpu total_bytes",
+            "engine.memory": "Needs cpu_cache_bytes free_bytes needs_of",
             "engines": "TargetError is_checkpoint language_model with_engine with_options",
             "openai.chat_request": "MOST_ROLE_CHARS",
             "openai.errors": "OpenAIError error_object speaks_openai",

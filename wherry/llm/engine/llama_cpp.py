@@ -75,14 +75,13 @@ class LlamaCpp(TextModel):
     `context_tokens`. The answer has `token_ids` only if the request sets `logprobs`.
     llama.cpp reads calls of tools and thoughts itself: they are in the text as Hermes writes them.
     Grammars are GBNF, as llama.cpp reads them. Refused: what `unsupported` lists, regular
-    expressions, skip_special_tokens and add_special_tokens off, and chat templates of requests.
+    expressions, and skip_special_tokens and add_special_tokens off.
     """
 
     engine_name = "llama.cpp"
     unsupported = (
-        "min_tokens", "stop_token_ids", "include_stop", "echo", "allowed_token_ids", "bad_words",
-        "bad_words_ids", "report_prompt_tokens", "adapter",
-        "prompt_logprobs", "thinking_budget", "truncate_prompt",
+        "min_tokens", "stop_token_ids", "include_stop", "echo", "allowed_token_ids",
+        "report_prompt_tokens", "adapter", "prompt_logprobs", "thinking_budget", "truncate_prompt",
     )  # fmt: skip
     tokenizes = False
     defaults: Mapping[str, Any] = {}

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
-import msgspec
-
 from wherry.core.api import (
     ConfigError,
     Device,
@@ -120,7 +118,6 @@ class LLM(TextModel):
         block_size: int = 16,
         threads: int | None = None,
         generation_config: str = "auto",
-        trust_request_templates: bool = False,
         tool_parser: str = "auto",
         reasoning_parser: str = "auto",
         **settings: Unpack[ModelSettings],
@@ -128,7 +125,6 @@ class LLM(TextModel):
         if generation_config not in ("auto", "none"):
             raise ConfigError(f"llm {source}: generation_config must be 'auto' or 'none'")
         self._uses_defaults = generation_config == "auto"
-        self._trusts_templates = trust_request_templates
         self._parsers = {
             "tools": checked("tool_parser", tool_parser),
             "thoughts": checked("reasoning_parser", reasoning_parser),
@@ -173,7 +169,6 @@ class LLM(TextModel):
             **self._options,
         )
         self.vocabulary, self.context_tokens = self.engine.vocabulary, self.engine.context_tokens
-        self.tokenizer.trusts_templates = self._trusts_templates
         self.defaults = _defaults(self._name, self.source) if self._uses_defaults else {}
         if most := self.defaults.get("max_tokens"):
             self.defaults = {**self.defaults, "max_tokens": min(most, self.context_tokens)}
@@ -292,9 +287,6 @@ class LLM(TextModel):
             return
         sampling = bounded(self._name, request.sampling, len(read.tokens))
         constraint = read.constraint
-        if read.bad_words:
-            banned = (*sampling.bad_words_ids, *read.bad_words)
-            sampling = msgspec.structs.replace(sampling, bad_words_ids=banned)
         constraints: list[Form] = []
         if constraint is not None:
             constraints = [constraint, *(constraint.copy() for _ in range(1, sampling.n))]

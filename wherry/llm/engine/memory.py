@@ -1,9 +1,4 @@
-"""How much memory will a checkpoint's process have once it is ready, and how much is free?
-
-Told from what its files say, before anything is loaded. On a CPU; measured with `wherry serve` of
-five checkpoints of 40 to 135 million weights (`tests/integration/test_llm_memory_told.py` holds
-two kinds of it).
-"""
+"""How much memory does a checkpoint need, by what its files say, and how much is free?"""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -45,8 +40,6 @@ class Needs:
     #: The numbers that one token has in the KV cache.
     cached_per_token: int
     has_chat_template: bool
-    #: The numbers of an embedding that is the output's weight, too.
-    shared_head: int = 0
     tool_parser: str = ""
     reasoning_parser: str = ""
 
@@ -69,10 +62,8 @@ def needs_of(source: str) -> Needs:
 def _of_folder(checkpoint: Checkpoint) -> Needs:
     parameters = stored = 0
     kinds: Counter[str] = Counter()
-    sizes: dict[str, int] = {}
     for file in checkpoint.weight_files():
-        for name, tensor in stored_tensors(file).items():
-            sizes[name] = tensor.elements
+        for tensor in stored_tensors(file).values():
             parameters += tensor.elements
             stored += tensor.nbytes
             kinds[tensor.dtype] += tensor.nbytes
@@ -89,7 +80,6 @@ def _of_folder(checkpoint: Checkpoint) -> Needs:
         _whole(known, "max_position_embeddings", "n_positions"),
         _cached(known),
         bool(template),
-        0 if "lm_head.weight" in sizes else sizes.get("model.embed_tokens.weight", 0),
         style.tools,
         style.thoughts,
     )
@@ -118,8 +108,8 @@ def _of_gguf(path: Path) -> Needs:
         number("context_length"),
         2 * number("block_count") * kv_heads * width,
         bool(template),
-        tool_parser=style.tools,
-        reasoning_parser=style.thoughts,
+        style.tools,
+        style.thoughts,
     )
 
 
@@ -143,71 +133,11 @@ CPU_SHARE: Final = 0.25
 #: Maximum of the KV cache on a CPU by default, as the memory is shared with other programs. Memory
 #: is taken where a block is first used.
 CPU_MOST_BYTES: Final = 4e9
-#: The server's process, and the worker's: torch, transformers and their modules.
-SERVER_BYTES, WORKER_BYTES = 47e6, 295e6
-#: Datatypes of 16 bits, as which such weights are kept.
-HALVES: Final = ("bfloat16", "float16")
-#: oneDNN's programs of the engine's own products (loading.py).
-PROGRAM_BYTES: Final = 105e6
-#: Sequences that run at once, and tokens of a step and of a block, unless settings say otherwise.
-RUNNING, STEP_TOKENS, BLOCK = 64, 512, 16
+#: Sequences that run at once, and tokens of a step, unless settings say otherwise.
+RUNNING, STEP_TOKENS = 64, 512
 #: On a GPU: a decode step of 256 takes little longer than one of 64, and 512 tokens of prompts do
 #: not fill it.
 RUNNING_ON_GPU, STEP_TOKENS_ON_GPU = 256, 8192
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPart:
-    name: str
-    nbytes: int
-    #: Whether it is there from the start. The KV cache is where it has a size by the settings, and
-    #: not where each sequence has a cache of its own, as a layer of transformers' has states: which
-    #: way it is, is seen at the load.
-    certain: bool = True
-
-
-def total_bytes(parts: Sequence[MemoryPart]) -> tuple[int, int]:
-    most = sum(part.nbytes for part in parts)
-    return most - sum(part.nbytes for part in parts if not part.certain), most
-
-
-def parts_on_cpu(
-    needs: Needs, *, engine: str, dtype: str, options: Mapping[str, Any], free: int
-) -> list[MemoryPart]:
-    """The parts of the memory that the server and a worker have once a checkpoint is ready on a
-    CPU, with `options` as `llm:FOLDER?...` has them and so much free memory now."""
-    weights = needs.weight_bytes(dtype)
-    own = engine == "wherry"
-    kept = _kept_as(needs, dtype) if own else None
-    if kept is not None:  # packed for products, and whole to look tokens up in
-        weights = needs.weight_bytes(kept) + needs.shared_head * BYTES[kept]
-    parts = [
-        MemoryPart("server and libraries", round(SERVER_BYTES + WORKER_BYTES)),
-        MemoryPart("weights", weights),
-    ]
-    numbers = {name: n for name, n in options.items() if type(n) in (int, float)}
-    pool = _pool(needs, dtype, numbers, free - weights)
-    parts.append(MemoryPart("KV cache", pool, certain=own and "cache_gb" in numbers))
-    if kept == dtype:
-        parts.append(MemoryPart("compiled products", round(PROGRAM_BYTES)))
-    return parts
-
-
-def _kept_as(needs: Needs, dtype: str) -> str | None:
-    """The datatype that products' weights are packed in; None if they are plain (linear.py)."""
-    if dtype == "float32":
-        return "float16" if needs.stored_as in HALVES and reads_halves() else dtype
-    return dtype if dtype == "bfloat16" and multiplies_bfloat16() else None
-
-
-def _pool(needs: Needs, dtype: str, numbers: Mapping[str, float], free: int) -> int:
-    """The KV cache's tensors, with these settings."""
-    room = cpu_cache_bytes(numbers.get("cache_gb"), max(0, free))
-    context = numbers.get("context_tokens") or needs.context_tokens
-    context = int(min(context, needs.context_tokens or context))
-    running = int(numbers.get("max_running") or RUNNING)
-    most = 2 * running * -(-context // BLOCK) * needs.cache_bytes(BLOCK, dtype)
-    return min(room, most) if most else room
 
 
 def cpu_cache_bytes(cache_gb: float | None, free: int) -> int:
@@ -239,25 +169,10 @@ def give_back_freed() -> None:
             trim(0)
 
 
-#: Half precision is read as floats; products of bfloat16 have instructions.
-_HALVES: Final = frozenset(("avx2", "fma", "f16c"))
-_BFLOAT16: Final = frozenset(("avx512_bf16", "amx_bf16"))
-
-
-def reads_halves(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether weights of half precision can be multiplied with floats as fast as they are read."""
-    return _flags(cpuinfo) >= _HALVES
-
-
 def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    return not _BFLOAT16.isdisjoint(_flags(cpuinfo))
-
-
-def _flags(cpuinfo: Path) -> frozenset[str]:
-    """What Linux says that the first processor can do; nothing where it does not say."""
+    """Whether Linux says that the first processor has instructions for products of bfloat16."""
     try:
-        lines = cpuinfo.read_text().splitlines()
+        flags = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.M)
     except OSError:
-        return frozenset()
-    found = next((line for line in lines if line.startswith("flags")), "")
-    return frozenset(found.partition(":")[2].split())
+        return False
+    return flags is not None and not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags[1].split())

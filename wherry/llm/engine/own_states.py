@@ -49,7 +49,6 @@ class Way(Enum):
 
     PIECES = "prompts in pieces"
     TOKENS = "prompts as a whole"
-    ANEW = "all tokens at each step: it has no cache"
 
 
 class _Stack:
@@ -71,8 +70,8 @@ class StateRunner:
     """A model of transformers on one device, with a cache for each sequence.
 
     When it is made, a text is computed in pieces and as a whole, and it goes on from its caches as
-    far as the logits are the same. ConfigError if no way gives them: a later token changes the
-    logits of earlier ones then. `quantized`: whether its weights are.
+    far as the logits are the same. ConfigError if no way gives them. `quantized`: whether its
+    weights are.
     """
 
     def __init__(
@@ -90,12 +89,10 @@ class StateRunner:
         self._cache = next((cache for cache in CACHES if cache in takes), "")
         self._keeps = "logits_to_keep" in takes
         self._uncached: dict[str, Any] = {"use_cache": False} if "use_cache" in takes else {}
-        self._placed = False
         self.vocabulary: int = net.config.get_text_config().vocab_size
-        self._placed = "position_ids" in takes and self._places_differ(TOLERANCE[dtype])
         self.way = self._exact_way(name, TOLERANCE[dtype], quantized)
         near = ROUNDED if quantized else TOLERANCE[dtype]
-        self._may_stack = self.way is not Way.ANEW and self._rows_are_independent(near)
+        self._may_stack = self._rows_are_independent(near)
         #: What the last step has computed together.
         self._stacks: list[_Stack] = []
 
@@ -127,11 +124,8 @@ class StateRunner:
         found: dict[int, Tensor] = {}
         for stack in self._stacks:
             own = [by_table[id(table)] for table in stack.tables]
-            starts = [chunk.start for chunk in own]
             tokens = [[chunk.sequence.tokens[chunk.start]] for chunk in own]
-            logits, stack.cache = self._call(
-                on_device(tokens, self._device), stack.cache, 1, starts
-            )
+            logits, stack.cache = self._call(on_device(tokens, self._device), stack.cache, 1)
             found |= zip(map(id, stack.tables), logits[:, -1:].unbind(), strict=True)
         return found
 
@@ -155,51 +149,33 @@ class StateRunner:
                 return None  # computed with the prompt's last piece
         begin = chunk.start if state is not None else 0
         ids = torch.tensor([sequence.tokens[begin:stop]], device=self._device)
-        logits, state = self._call(ids, state, chunk.logits or 1, [begin])
-        if self.way is not Way.ANEW:
-            sequence.table.held = state
+        logits, sequence.table.held = self._call(ids, state, chunk.logits or 1)
         return logits[0, -chunk.logits :] if chunk.logits else None
 
-    def _call(
-        self, ids: Tensor, state: Any, rows: int, begins: Sequence[int] = (0,)
-    ) -> tuple[Tensor, Any]:
+    def _call(self, ids: Tensor, state: Any, rows: int) -> tuple[Tensor, Any]:
         """The logits of the last tokens of each text, at least `rows`, and the cache that includes
-        them. `begins` are the first tokens' places in their sequences."""
+        them."""
         options: dict[str, Any] = {"logits_to_keep": rows} if self._keeps else {}
-        if self._cache:
-            options |= {"use_cache": True, self._cache: state}
-        else:
-            options |= self._uncached
-        if self._placed:
-            options |= self._places(ids, begins)
-        answer = self._net(input_ids=ids, **options)
-        return answer.logits, getattr(answer, self._cache, None) if self._cache else None
+        answer = self._net(input_ids=ids, use_cache=True, **options, **{self._cache: state})
+        return answer.logits, getattr(answer, self._cache, None)
 
     def _sample(self, tokens: int) -> Tensor:
         return (torch.arange(tokens, device=self._device) * 7919 + 11) % self.vocabulary
 
     def _whole(self, ids: Tensor) -> Tensor:
         """The logits of a text by itself, without a cache."""
-        places = self._places(ids[None]) if self._placed else {}
-        logits: Tensor = self._net(input_ids=ids[None], **self._uncached, **places).logits[0]
+        logits: Tensor = self._net(input_ids=ids[None], **self._uncached).logits[0]
         return logits.float()
 
-    def _places(self, ids: Tensor, begins: Sequence[int] = (0,)) -> dict[str, Tensor]:
-        firsts = on_device(begins, self._device)[:, None]
-        return {"position_ids": firsts + torch.arange(ids.shape[1], device=self._device)}
-
-    @torch.inference_mode()
-    def _places_differ(self, tolerance: float) -> bool:
+    def _places_differ(self, sample: Tensor, expected: Tensor, tolerance: float) -> bool:
         """Whether the model counts positions otherwise than from 0, as generate() does for it:
         those derived from RoBERTa begin after the padding token's number, but not there."""
-        ids = self._sample(SAMPLE)
+        places = torch.arange(SAMPLE, device=self._device)[None]
         try:
-            own = self._whole(ids)
-            places = self._places(ids[None])
-            placed = self._net(input_ids=ids[None], **self._uncached, **places).logits[0]
-        except Exception:  # noqa: BLE001 - of any type: it takes other positions, or fails without
+            answer = self._net(input_ids=sample[None], position_ids=places, **self._uncached)
+        except Exception:  # noqa: BLE001 - of any type: it takes other positions, or none
             return False
-        return not _near(placed, own, tolerance)
+        return not _near(answer.logits[0], expected, tolerance)
 
     @torch.inference_mode()
     def _exact_way(self, name: str, tolerance: float, quantized: bool) -> Way:
@@ -214,6 +190,11 @@ class StateRunner:
             raise ConfigError(
                 f"{name}: {kind}: generate() adds tokens to what it has at each step, which is not"
                 f" done here: {OF_YOUR_OWN}"
+            )
+        if self._places_differ(sample, expected, rounded):
+            raise ConfigError(
+                f"{name}: {kind}: generate() counts positions otherwise than the model does:"
+                f" {OF_YOUR_OWN}"
             )
         if not bool(expected.isfinite().all()):
             raise ConfigError(
@@ -242,8 +223,10 @@ class StateRunner:
             raise ConfigError(
                 f"{name}: {kind} is not a causal model: it looks at later tokens; {remedy}"
             )
-        self._cache = ""
-        return Way.ANEW
+        raise ConfigError(
+            f"{name}: {kind} does not go on from a cache: {why}; each token would compute the whole"
+            f" text again: {OF_YOUR_OWN}"
+        )
 
     @torch.inference_mode()
     def _rows_are_independent(self, tolerance: float) -> bool:
@@ -253,13 +236,12 @@ class StateRunner:
         length = PIECES[0]
         try:
             for shorter in (length - 3, length):
-                lengths = [length, shorter]
                 texts = [sample[3 : 3 + length], sample[:shorter]]
                 caches = [self._call(text[None], None, 1)[1] for text in texts]
                 if len({_shapes(cache) for cache in caches}) == 1:
                     break
             last = sample[:2, None]
-            found = self._call(last, _joined(caches), 1, lengths)[0][:, -1]
+            found = self._call(last, _joined(caches), 1)[0][:, -1]
             alone = [self._whole(torch.cat(both))[-1] for both in zip(texts, last, strict=True)]
         except Exception:  # noqa: BLE001 - of any type: its caches have no rows
             return False
@@ -275,12 +257,13 @@ class StateRunner:
 
     def _in_pieces(self, sample: Tensor, pieces: Sequence[int]) -> Tensor | None:
         """The logits of a text that is computed in these pieces; None without a cache."""
-        state, found, begin = None, [], 0
+        if not self._cache:
+            return None
+        state, found = None, []
         for ids in torch.split(sample, list(pieces)):
-            logits, state = self._call(ids[None], state, len(ids), [begin])
+            logits, state = self._call(ids[None], state, len(ids))
             if state is None:
                 return None
-            begin += len(ids)
             found.append(logits[0])
         return torch.cat(found)
 

@@ -6,7 +6,7 @@ and may run in another thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -136,8 +136,6 @@ SHORT_CHARACTERS: Final = 4096
 class TokenizedPrompt:
     tokens: list[int]
     constraint: Form | None = None
-    #: The request's bad words as tokens.
-    bad_words: tuple[tuple[int, ...], ...] = ()
     #: Its adapter's key, and the weights if they are not loaded yet.
     adapter: AdapterWeights | None = None
 
@@ -156,7 +154,6 @@ class Prompt:
     #: Add the tokenizer's prefix; None: to a `prompt`.
     special: bool | None = None
     constraint: AnswerForm | None = None
-    bad_words: Sequence[str] = ()
     #: Most tokens of thoughts; None: any number.
     thinking_budget: int | None = None
     #: The folder of the adapter.
@@ -183,8 +180,6 @@ class Prompt:
         if self.constraint is not None or len(self.prompt) > SHORT_CHARACTERS:
             return False
         if are_strict(self.tools):
-            return False
-        if self.template and "chat_template" in self.template:
             return False
         return not self.messages or _is_short([self.messages, self.tools])
 
@@ -221,7 +216,6 @@ class PromptReader:
         """Tokenize the prompt, compile the constraint, and read the adapter. May take seconds.
         InvalidRequest says what is wrong. Any thread, but one call at a time."""
         tokens = tokens_of(unread.checked(self._model), self._tokenizer)
-        words = tuple(filter(None, dict.fromkeys(self._spellings(unread.bad_words))))
         constraint: Form | None = None
         adapter = None
         form = self._form(unread)
@@ -232,7 +226,7 @@ class PromptReader:
             constraint = form
         if unread.adapter is not None and self._adapters is not None:
             adapter = self._adapters.read(unread.adapter)
-        return TokenizedPrompt(tokens, constraint, words, adapter)
+        return TokenizedPrompt(tokens, constraint, adapter)
 
     def _form(self, unread: Prompt) -> Matcher | FormedCalls | None:
         """What the answer must look like, or the calls in it, which are the model's to make."""
@@ -274,16 +268,6 @@ class PromptReader:
         marks = ThoughtMarks(begin[0] if begin else None, found[1])
         encode = partial(words.encode, special=False)
         return ThoughtsFirst(form, marks, decode, encode, words.end, most)
-
-    def _spellings(self, words: Sequence[str]) -> Iterator[tuple[int, ...]]:
-        """The tokens of each word by itself, and of the word after a space if that begins with
-        another token."""
-        for word in words:
-            alone = self._tokenizer.encode(word.lstrip() or word, special=False)
-            spaced = self._tokenizer.encode(f" {word.lstrip()}", special=False)
-            yield tuple(alone)
-            if spaced[:1] != alone[:1] and len(spaced) == len(alone):
-                yield tuple(spaced)
 
 
 def tokens_of(unread: Prompt, tokenizer: Tokenizer) -> list[int]:

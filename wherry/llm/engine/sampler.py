@@ -20,7 +20,6 @@ from torch import Tensor
 
 from wherry.llm.engine.constraint import TokenBits
 from wherry.llm.engine.device import end_of, on_device, pinned
-from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.sequence import Sampled, Sequence, Tokens, array_of
 
 #: Number of candidates that are sorted first. They nearly always hold what top_p and min_p leave;
@@ -43,8 +42,8 @@ class NextTokens:
     """The next tokens of some sequences, chosen on the device."""
 
     tokens: Tensor
-    #: The rows whose log probabilities are requested.
-    _reported: Mapping[int, Sampling]
+    #: The rows whose log probabilities are requested, and of how many alternatives.
+    _reported: Mapping[int, int]
     #: On their way to the host: the tokens, and what `_looked_up` gives of the reported rows.
     _copies: Many[Tensor]
     _wait: Callable[[], object]
@@ -55,9 +54,8 @@ class NextTokens:
         tokens, *found = [copy.tolist() for copy in self._copies]
         read = [Sampled(token) for token in tokens]
         if found:
-            own = [tokens[row] for row in self._reported]
-            counts = [one.logprobs or 0 for one in self._reported.values()]
-            for row, report in zip(self._reported, _reports(found, own, counts), strict=True):
+            chosen, counts = [tokens[row] for row in self._reported], [*self._reported.values()]
+            for row, report in zip(self._reported, _reports(found, chosen, counts), strict=True):
                 read[row] = report
         return read
 
@@ -65,9 +63,8 @@ class NextTokens:
 @torch.inference_mode()
 def choose(logits: Tensor, sequences: Many[Sequence]) -> NextTokens:
     """Choose the next token of each sequence from its row of `logits` [sequences, vocabulary]."""
-    reported = {
-        row: s.sampling for row, s in enumerate(sequences) if s.sampling.logprobs is not None
-    }
+    wanted = [sequence.sampling.logprobs for sequence in sequences]
+    reported = {row: most for row, most in enumerate(wanted) if most is not None}
     logprobs = None
     if reported:
         rows = on_device([*reported], logits.device)
@@ -76,8 +73,7 @@ def choose(logits: Tensor, sequences: Many[Sequence]) -> NextTokens:
     copies = [tokens]
     if logprobs is not None:
         own = tokens.index_select(0, rows).clamp_(min=0)
-        most = max(one.logprobs or 0 for one in reported.values())
-        copies += _looked_up(logprobs, own, most)
+        copies += _looked_up(logprobs, own, max(reported.values()))
     if logits.is_cuda:
         copies = [copy.to("cpu", non_blocking=True) for copy in copies]
     return NextTokens(tokens, reported, copies, end_of(logits.device))
@@ -92,7 +88,7 @@ def prompt_report(logits: Tensor, tokens: Many[int], alternatives: int) -> list[
         some = tokens[first : first + ROWS]
         logprobs = logits[first : first + len(some)].float().log_softmax(-1)
         looked_up = _looked_up(logprobs, on_device(some, logprobs.device), alternatives)
-        ranks = ((logprobs > looked_up[-1][:, None]).sum(-1) + 1).tolist()
+        ranks = ((logprobs > looked_up[-1]).sum(-1) + 1).tolist()
         read = [tensor.tolist() for tensor in looked_up]
         reports = _reports(read, some, [alternatives] * len(some))
         found += [replace(one, rank=rank) for one, rank in zip(reports, ranks, strict=True)]
@@ -195,20 +191,20 @@ def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:
     return places.clamp_(max=probabilities.shape[1] - 1)
 
 
-def _looked_up(logprobs: Tensor, own: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+def _looked_up(logprobs: Tensor, chosen: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """The log probabilities and the tokens of the `most` probable of each row, and the log
-    probability of its own token."""
+    probability of its `chosen` one, [rows, 1]."""
     values, tokens = logprobs.topk(most)
-    return values, tokens, logprobs.gather(1, own[:, None])[:, 0]
+    return values, tokens, logprobs.gather(1, chosen[:, None])
 
 
-def _reports(looked_up: Many[Any], own: Many[int], counts: Many[int]) -> Iterator[Sampled]:
-    """The log probabilities of each row's own token, and of so many alternatives, from the lists of
-    what was looked up."""
-    values, tokens, chosen = looked_up
-    for row, (token, count) in enumerate(zip(own, counts, strict=True)):
+def _reports(looked_up: Many[Any], chosen: Many[int], counts: Many[int]) -> Iterator[Sampled]:
+    """The log probabilities of each row's chosen token and alternatives, from the lists of what was
+    looked up."""
+    values, tokens, own = looked_up
+    for row, (token, count) in enumerate(zip(chosen, counts, strict=True)):
         best = zip(tokens[row][:count], values[row][:count], strict=True)
-        yield Sampled(token, chosen[row], tuple(best))
+        yield Sampled(token, own[row][0], tuple(best))
 
 
 #: Some tokens of a row.
@@ -244,7 +240,8 @@ def _penalises(sequence: Sequence) -> bool:
 
 
 def _excludes(sequence: Sequence) -> bool:
-    return sequence.lists.narrow or sequence.constraint is not None or _is_early(sequence)
+    narrow = sequence.lists.allowed.size > 0 or sequence.constraint is not None
+    return narrow or _is_early(sequence)
 
 
 def _is_early(sequence: Sequence) -> bool:
@@ -298,14 +295,14 @@ def _without_excluded(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
 
 
 def _possible(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """Which tokens may follow, booleans [rows, vocabulary]: what the constraint and the lists
-    allow. Lists that leave nothing do not hold, and a complete constrained answer ends even before
-    `min_tokens`."""
+    """Which tokens may follow, booleans [rows, vocabulary]: what the constraint and the list
+    allow. A list that leaves nothing does not hold, and a complete constrained answer ends even
+    before `min_tokens`."""
     free = lines != _NEVER
     constrained = [sequence.constraint is not None for sequence in sequences]
     if any(constrained):
         free &= _fitting(lines, sequences)
-    if any(sequence.lists.narrow for sequence in sequences):
+    if any(sequence.lists.allowed.size for sequence in sequences):
         narrowed = free & _listed(lines, sequences)
         free = torch.where(narrowed.any(-1, keepdim=True), narrowed, free)
     ends = [(row, s.lists.ends) for row, s in enumerate(sequences) if _is_early(s)]
@@ -344,25 +341,16 @@ def _of_bits(packed: Tensor) -> Tensor:
 
 
 def _listed(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """What the lists leave, without what would complete a bad word."""
+    """The tokens that the lists allow, which are read once for each request."""
+    masks = []
     every = torch.ones(lines.shape[1], dtype=torch.bool, device=lines.device)
-    left = torch.stack([_mask(s, lines) if s.lists.narrow else every for s in sequences])
-    banned = [
-        (row, tokens)
-        for row, s in enumerate(sequences)
-        for tokens in s.lists.completing(s.tokens, s.generated_tokens)
-    ]
-    if banned:
-        left.index_put_(_places(banned, lines), left.new_zeros(()))
-    return left
-
-
-def _mask(sequence: Sequence, like: Tensor) -> Tensor:
-    lists = sequence.lists
-    if lists.mask is None:
-        lists.mask = on_device(lists.left(like.shape[1]), like.device, torch.bool)
-    mask: Tensor = lists.mask
-    return mask
+    for lists in (sequence.lists for sequence in sequences):
+        if lists.allowed.size and lists.mask is None:
+            allowed = np.zeros(lines.shape[1], np.bool_)
+            allowed[lists.allowed] = True
+            lists.mask = on_device(allowed, lines.device, torch.bool)
+        masks.append(every if lists.mask is None else lists.mask)
+    return torch.stack(masks)
 
 
 def _places(places: Many[Place], like: Tensor) -> tuple[Tensor, ...]:

@@ -12,12 +12,10 @@ from wherry.llm.engine.constraint import AnswerForm
 
 #: Maximum of `logprobs`: alternatives beside the chosen token.
 MAX_LOGPROBS: Final = 20
-#: Limits of what is compared with each token: characters of stop strings and of bad words, tokens
-#: in a list.
+#: Limits of what is compared with each token: characters of stop strings, tokens in a list.
 MOST_STOP_CHARACTERS: Final = 1024
 MOST_STOPS: Final = 64
 MOST_TOKENS_NAMED: Final = 1024
-MOST_TOKENS_BANNED: Final = 4096
 #: Limit of the tokens to which a choice is restricted: a vocabulary has no more.
 MOST_TOKENS_ALLOWED: Final = 1 << 18
 
@@ -110,13 +108,9 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stop: tuple[str, ...] = ()
     #: Tokens that end the answer; not part of its text unless `include_stop`.
     stop_token_ids: tuple[int, ...] = ()
-    #: The only tokens that may be chosen, including end-of-text; empty: all. Ignored, as are bad
-    #: words, where no token would be left.
+    #: The only tokens that may be chosen, including end-of-text; empty: all. Ignored where no token
+    #: would be left.
     allowed_token_ids: tuple[int, ...] = ()
-    #: Texts that the answer must not contain as a sequence of tokens, alone or after a space.
-    bad_words: tuple[str, ...] = ()
-    #: Token sequences that the answer must not contain.
-    bad_words_ids: tuple[tuple[int, ...], ...] = ()
     #: Ignore the model's end-of-text tokens.
     ignore_eos: bool = False
     #: Keep the stop text in the answer.
@@ -217,29 +211,20 @@ class Sampling(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True
         yield fine, "truncate_prompt", "at least 0"
 
     def _lists(self) -> Iterator[_Check]:
-        for field, most in (("stop", MOST_STOPS), ("bad_words", MOST_TOKENS_NAMED)):
-            texts: tuple[str, ...] = getattr(self, field)
-            yield (
-                len(texts) <= most and all(texts) and sum(map(len, texts)) <= MOST_STOP_CHARACTERS,
-                field,
-                f"at most {most} texts, none empty, of {MOST_STOP_CHARACTERS} characters together",
-            )
+        most = MOST_STOP_CHARACTERS
+        fine = len(self.stop) <= MOST_STOPS and all(self.stop) and sum(map(len, self.stop)) <= most
+        rule = f"at most {MOST_STOPS} texts, none empty, of {most} characters together"
+        yield fine, "stop", rule
         fine = len(self.logit_bias) <= MOST_TOKENS_NAMED
         yield fine, "logit_bias", f"of at most {MOST_TOKENS_NAMED} tokens"
         for field, most in TOKEN_LISTS.items():
             yield len(getattr(self, field)) <= most, field, f"at most {most} tokens"
-        lengths = [len(word) for word in self.bad_words_ids]
-        fine = all(lengths) and sum(lengths) <= MOST_TOKENS_BANNED
-        rule = f"lists of tokens, none empty, of {MOST_TOKENS_BANNED} tokens together"
-        yield fine, "bad_words_ids", rule
 
     def _tokens(self, vocabulary: int) -> Iterator[_Check]:
         for field in TOKEN_LISTS:
             tokens: tuple[int, ...] = getattr(self, field)
             fine = not tokens or 0 <= min(tokens) <= max(tokens) < vocabulary
             yield fine, field, f"between 0 and {vocabulary - 1}"
-        fine = all(0 <= token < vocabulary for word in self.bad_words_ids for token in word)
-        yield fine, "bad_words_ids", f"tokens between 0 and {vocabulary - 1}"
         yield (
             all(
                 0 <= token < vocabulary and -1000 <= bias <= 1000

@@ -102,7 +102,6 @@ class TextModel(StepModel, ABC):
             template=template,
             special=parameters.add_special_tokens,
             constraint=parameters.constraint,
-            bad_words=parameters.bad_words,
             thinking_budget=parameters.thinking_budget,
             adapter=self.adapters.found(self._name, parameters.adapter),
             truncate=tokens_to_keep(self._name, parameters, self.context_tokens),

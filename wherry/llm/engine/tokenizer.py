@@ -61,10 +61,6 @@ VOCABULARIES: Final = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt"
 PART: Final = 16 * 1024
 #: Characters of a chat template's error message that clients see.
 MOST_ERROR_CHARS: Final = 500
-#: Chat templates whose forms are known.
-MOST_FORMS: Final = 8
-#: Of a request's own chat template; the largest published ones have 20,000.
-MOST_TEMPLATE_CHARACTERS: Final = 64 * 1024
 
 
 class _Settings(msgspec.Struct):
@@ -81,14 +77,12 @@ class Tokenizer:
 
     def __init__(self, inner: Any, most_tokens: int | None = None) -> None:
         self.inner = inner
-        #: Whether a request may bring a chat template of its own: a program, which runs here.
-        self.trusts_templates = False
         self._bytes = byte_alphabet()
         #: Whether the vocabulary is byte-level (see `byte_alphabet`).
         pieces = self.inner.convert_ids_to_tokens(self.inner.encode(" a", add_special_tokens=False))
         self._byte_level = any("\u0120" in piece for piece in pieces)
         self.most_tokens = most_tokens
-        #: By the template's text, as a request may bring one.
+        #: By the template's text: a tokenizer may have one for tools.
         self._forms: dict[str | None, ChatForm] = {}
         self._longest = max(map(len, self.inner.get_vocab()), default=1)
 
@@ -113,6 +107,7 @@ class Tokenizer:
             inner = AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
             )
+            _check_template(inner)
             return cls(inner, most_tokens)
         except Exception as error:  # of any type, by what is in the files
             why = brief(error)
@@ -225,23 +220,19 @@ class Tokenizer:
         """Render a conversation with the chat template, and tokenize it.
 
         `options` are variables of the template; `add_generation_prompt` is true by default.
-        `chat_template` among them takes the place of the checkpoint's template, if requests may
-        bring theirs. InvalidRequest quotes the template's error. `special`, `keep` and `side` as in
+        InvalidRequest quotes the template's error. `special`, `keep` and `side` as in
         `encode`.
         """
-        own = (options or {}).get("chat_template")
-        if own is not None:
-            self._check_template(own)
-        elif not self.has_chat_template:
+        if not self.has_chat_template:
             raise InvalidRequest(
                 "this model has no chat template: send a prompt instead of messages",
                 field="prompt",
             )
-        for name in OURS & (options or {}).keys() - {"chat_template"}:
+        for name in OURS & (options or {}).keys():
             raise InvalidRequest(
                 f"template: {name!r} is not for a request to set", field="template"
             )
-        template = self._template(own, with_tools=bool(tools))
+        template = self._template(with_tools=bool(tools))
         render = partial(
             self.inner.apply_chat_template,
             tools=[dict(tool) for tool in tools] if tools else None,
@@ -259,15 +250,14 @@ class Tokenizer:
             ) from error
         return self.encode(text, special=special, keep=keep, side=side)
 
-    def _template(self, own: str | None, *, with_tools: bool) -> str | None:
+    def _template(self, *, with_tools: bool) -> str | None:
         """The text of the template that renders a conversation; None: transformers finds it."""
-        found = self.inner.chat_template if own is None else own
+        found = self.inner.chat_template
         if isinstance(found, dict):
             found = (found.get("tool_use") if with_tools else None) or found.get("default")
         return found if isinstance(found, str) else None
 
     def _form(self, template: str | None) -> ChatForm:
-        """What this template takes, of which the last ones are known."""
         if (known := self._forms.get(template)) is not None:
             return known
         render = partial(
@@ -276,20 +266,8 @@ class Tokenizer:
             add_generation_prompt=True,
             chat_template=template,
         )
-        if len(self._forms) >= MOST_FORMS:
-            self._forms.clear()
         made = self._forms[template] = ChatForm(render)
         return made
-
-    def _check_template(self, template: Any) -> None:
-        """Refuse a request's template, unless requests may bring them and it is a short one."""
-        if not self.trusts_templates:
-            problem = "this model takes no template from a request"
-        elif not isinstance(template, str) or len(template) > MOST_TEMPLATE_CHARACTERS:
-            problem = f"must be a text of at most {MOST_TEMPLATE_CHARACTERS} characters"
-        else:
-            return
-        raise InvalidRequest(f"chat_template: {problem}", field="chat_template")
 
     def names(self, tokens: Sequence[int]) -> list[str]:
         """The tokens as the vocabulary writes them, such as "\u0120word"."""
@@ -307,6 +285,32 @@ class Tokenizer:
         if raw.startswith("\u2581"):
             return raw.replace("\u2581", " "), raw.replace("\u2581", " ").encode()
         return text, text.encode()
+
+
+def _check_template(inner: Any) -> None:
+    """ConfigError if a chat template is not one. What it makes of a conversation does not matter
+    here."""
+    from jinja2 import TemplateSyntaxError
+
+    templates = inner.chat_template
+    for text in templates.values() if isinstance(templates, dict) else [templates or ""]:
+        try:
+            if not isinstance(text, str):
+                raise ConfigError("it is not text")
+            with limited():
+                inner.apply_chat_template([_HELLO], chat_template=text, tokenize=False)
+        except Exception as error:  # noqa: BLE001 - a template is a program: it may raise anything
+            if not isinstance(error, ConfigError | RecursionError | TemplateSyntaxError):
+                continue
+            line = getattr(error, "lineno", None)
+            place = f"line {line}: " if line else ""
+            raise ConfigError(
+                f"chat_template: {place}{brief(error)}: {AGAIN}, or remove the template: then the"
+                " model completes prompts only"
+            ) from None
+
+
+_HELLO: Final = {"role": "user", "content": "Hi"}
 
 
 def _is_tokenizer(name: str) -> bool:

@@ -7,7 +7,7 @@ model's vocabulary, they give other tokens than the model was trained with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +18,6 @@ from wherry.llm.engine.damaged import brief
 AGAIN: Final = "download the checkpoint again"
 #: A large tokenizer.json has 35 MB.
 MOST_FILE_BYTES: Final = 128 << 20
-#: Of a chat template that is compiled, to see whether it can be.
-MOST_TEMPLATE_BYTES: Final = 1 << 20
 #: Suffixes of the files that hold a tokenizer.
 WRITTEN: Final = {".json", ".model", ".txt", ".jinja", ".tiktoken"}
 #: JSON files beside tokenizer.json that are objects, if they are there.
@@ -27,7 +25,6 @@ OBJECTS: Final = (
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "generation_config.json",
 )  # fmt: skip
-TEMPLATE: Final = "chat_template.jinja"
 
 
 class _Added(msgspec.Struct):
@@ -69,7 +66,6 @@ def problem(folder: Path, config: Mapping[str, Any]) -> str:
         text = config.get("text_config")
         size = (text if isinstance(text, dict) else config).get("vocab_size")
         _check_vocabulary(folder, found, size if type(size) is int else 1 << 24)
-        _check_templates(folder, found.get("tokenizer_config.json", {}).get("chat_template"))
     except _Problem as error:
         return str(error)
     return ""
@@ -135,58 +131,3 @@ def _check_ends(found: Mapping[str, Any], known: Mapping[str, int], size: int) -
                     f"tokenizer.json: {name} {text[:40]!r} is {number}, and config.json's"
                     f" vocab_size is {size}: {AGAIN}"
                 )
-
-
-def _check_templates(folder: Path, declared: Any) -> None:
-    """Check that each chat template is a text that compiles. A file of its own comes first."""
-    in_settings = (("tokenizer_config.json: chat_template", one) for one in _texts(declared))
-    for name, text in [*_in_file(folder / TEMPLATE)] or in_settings:
-        try:
-            _compile(text)
-        except Exception as error:  # noqa: BLE001 - of any type: the template is a program
-            line = getattr(error, "lineno", None)
-            place = f"line {line}: " if line else ""
-            raise _Problem(
-                f"{name}: {place}{brief(error)}: it is not a template: {AGAIN}, or remove it: then"
-                " the model completes prompts only"
-            ) from None
-
-
-def _in_file(file: Path) -> Iterator[tuple[str, str]]:
-    if not file.is_file():
-        return
-    if file.stat().st_size > MOST_TEMPLATE_BYTES:
-        raise _Problem(f"{file.name} has more than {MOST_TEMPLATE_BYTES >> 10} KiB: {AGAIN}")
-    try:
-        yield file.name, file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise _Problem(f"{file.name}: {brief(error)}: {AGAIN}") from None
-
-
-def _texts(declared: Any) -> Iterator[str]:
-    """The templates of a tokenizer_config.json: a text, or a list of named ones."""
-    for one in declared if isinstance(declared, list) else [declared]:
-        text = one.get("template") if isinstance(one, dict) else one
-        if isinstance(text, str):
-            yield text
-        elif declared is not None:
-            raise _Problem(f"tokenizer_config.json: chat_template is not text: {AGAIN}")
-
-
-def _compile(text: str) -> None:
-    """Compile a template as transformers does, whose own tag marks what a model has said."""
-    from jinja2 import nodes
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        tags = {"generation"}  # noqa: RUF012 - as Jinja has it
-
-        def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    ).compile(text)

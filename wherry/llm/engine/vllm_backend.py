@@ -312,7 +312,7 @@ _RENAMED: Final = {
 }
 _SAME: Final = (
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
-    "min_p", "seed", "stop_token_ids", "bad_words", "ignore_eos", "max_tokens", "min_tokens",
+    "min_p", "seed", "stop_token_ids", "ignore_eos", "max_tokens", "min_tokens",
     "logprobs", "prompt_logprobs", "skip_special_tokens", "logit_bias", "allowed_token_ids",
 )  # fmt: skip
 #: Parameters that change nothing of what is sampled here, with the values that say so.
@@ -357,7 +357,7 @@ def sampling_of(vllm_arguments: Mapping[str, Any], model: str) -> Parameters:
             values["constraint"] = _form(value, name, model)
         elif name not in _NEUTRAL or not _is_one_of(value, _NEUTRAL[name]):
             raise _refused(model, name, "it is not supported")
-    for name in ("stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias"):
+    for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
         if isinstance(values.get(name), str):
             values[name] = _json(values[name], name, model)
     try:

@@ -98,7 +98,7 @@ class VLLM(TextModel):
 
     engine_name = "vLLM"
     unsupported = (
-        "echo", "bad_words_ids", "prompt_logprobs", "report_prompt_tokens",
+        "echo", "prompt_logprobs", "report_prompt_tokens",
     )  # fmt: skip
 
     def __init__(
@@ -241,7 +241,6 @@ class VLLM(TextModel):
             stop=list(sampling.stop),
             stop_token_ids=list(sampling.stop_token_ids),
             allowed_token_ids=list(sampling.allowed_token_ids) or None,
-            bad_words=list(sampling.bad_words),
             include_stop_str_in_output=sampling.include_stop,
             structured_outputs=None if form is None else self._form(form),
             output_kind=self._words.RequestOutputKind.DELTA,

@@ -181,8 +181,7 @@ class AllowedTools(
 
 #: Fields that are variables of the chat template by the same name.
 VARIABLES: Final = (
-    "add_generation_prompt", "continue_final_message", "reasoning_effort", "chat_template",
-    "documents",
+    "add_generation_prompt", "continue_final_message", "reasoning_effort", "documents",
 )  # fmt: skip
 
 
@@ -196,6 +195,7 @@ OF_CHATS: Final = {
     "audio": NotDone(),
     "modalities": NotDone((["text"],)),
     "echo": NotDone((False,)),
+    "chat_template": NotDone(use="the checkpoint's chat_template.jinja"),
     "verbosity": NotDone(("medium",)),
     "web_search_options": NotDone(),
     "functions": NotDone(([],), use="tools"),
@@ -249,8 +249,6 @@ class ChatRequest(Request):
     add_generation_prompt: bool | None = None
     #: The model goes on with the last message.
     continue_final_message: bool | None = None
-    #: Replaces the checkpoint's, if the model allows it.
-    chat_template: str | None = None
     #: Texts for the template.
     documents: list[dict[str, Any]] | None = None
 
@@ -293,8 +291,6 @@ class ChatRequest(Request):
             problem = "the last message goes on, or another begins: leave one of the two out"
             raise BadField("continue_final_message", problem)
         template = dict(self.chat_template_kwargs or {})
-        if "chat_template" in template:
-            raise BadField("chat_template_kwargs.chat_template", "send it as chat_template")
         if self.continue_final_message:
             template["add_generation_prompt"] = False
         for name in VARIABLES:

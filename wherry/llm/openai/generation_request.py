@@ -161,8 +161,7 @@ def schema_of(value: Any, where: str) -> dict[str, Any]:
 SAME: Final = (
     "n", "temperature", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "logit_bias", "min_tokens", "stop_token_ids", "allowed_token_ids",
-    "bad_words", "ignore_eos", "skip_special_tokens", "prompt_logprobs",
-    "truncation_side", "cache_salt",
+    "ignore_eos", "skip_special_tokens", "prompt_logprobs", "truncation_side", "cache_salt",
 )  # fmt: skip
 #: Fields that the engine calls by another name.
 RENAMED: Final = {
@@ -192,6 +191,7 @@ OF_GENERATIONS: Final = {
     },
     "logprob_token_ids": NotDone(([],), use="top_logprobs"),
     "return_tokens_as_token_ids": NotDone((False,), use="return_token_ids"),
+    "bad_words": NotDone(([],), use="logit_bias"),
 }
 
 
@@ -236,12 +236,10 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: The answer does not end before, unless its form allows nothing more.
     min_tokens: Whole | None = None
     stop_token_ids: NamedTokens | None = None
-    #: The only tokens that may be chosen. This and `bad_words` do not hold where they leave none.
+    #: The only tokens that may be chosen. It does not hold where it leaves none.
     allowed_token_ids: (
         Annotated[list[Whole], msgspec.Meta(min_length=1, max_length=MOST_TOKENS_ALLOWED)] | None
     ) = None
-    #: Texts that the answer does not contain, by themselves or after a space.
-    bad_words: Annotated[list[str], msgspec.Meta(max_length=MOST_TOKENS_NAMED)] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     #: Without effect: the tokenizers in use add none.

@@ -37,7 +37,6 @@ class TokenizeRequest(Conversion):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack, nullcontext
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wherry.core.api import (
     FIELDS,
@@ -44,14 +44,11 @@ from wherry.server.options import OPTIONS
 from wherry.server.targets import TargetRaised, load_targets
 from wherry.triton.api import Found, RepositoryFolders, members, not_here
 
-if TYPE_CHECKING:  # imported where it is used: it takes time
-    from wherry.llm.api import Needs
-
-
 #: The engines that run in a worker of the server's, in wherry's loop.
 OURS = ("wherry", "transformers")
-#: Of a process on a GPU, before it has any tensor.
+#: Of a process on a GPU, before it has any tensor; of the server and a worker on a CPU, with torch.
 CONTEXT_BYTES = 500_000_000
+LIBRARY_BYTES = 340_000_000
 #: Tokens for which the KV cache is told.
 TOKENS = 1000
 
@@ -82,7 +79,7 @@ def print_checkpoint(target: str) -> None:
         ("KV cache", _size(needs.cache_bytes(TOKENS, dtype)), f"for {TOKENS} tokens"),
     ]
     if choice.engine in OURS and not machine.gpu:
-        rows.append(_memory(needs, choice.engine, dtype, engine_settings))
+        rows.append(_memory(needs.weight_bytes(dtype), engine_settings))
     elif choice.engine in OURS:
         rows.append(_gpu_memory(needs.weight_bytes(dtype), engine_settings))
     if needs.has_chat_template:
@@ -95,20 +92,15 @@ def print_checkpoint(target: str) -> None:
     print_line("")
 
 
-def _memory(
-    needs: Needs, engine: str, dtype: str, engine_settings: Mapping[str, Any]
-) -> tuple[str, str, str]:
-    """What wherry's own engine takes on a CPU."""
-    from wherry.llm.api import free_bytes, parts_on_cpu, total_bytes
+def _memory(weights: int, engine_settings: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What wherry's own engine takes at most on a CPU."""
+    from wherry.llm.api import cpu_cache_bytes, free_bytes
 
-    free = free_bytes()
-    parts = parts_on_cpu(needs, engine=engine, dtype=dtype, options=engine_settings, free=free)
-    least, most = map(_size, total_bytes(parts))
-    listed = ", ".join(
-        f"{part.name} {'' if part.certain else 'up to '}{_size(part.nbytes)}" for part in parts
-    )
-    total = most if least == most else f"{least} to {most}"
-    return "memory", total, f"of {_size(free)} free: {listed}"
+    free, chosen = free_bytes(), engine_settings.get("cache_gb")
+    cache_gb = chosen if isinstance(chosen, int | float) else None
+    cache = cpu_cache_bytes(cache_gb, max(0, free - weights))
+    parts = f"of {_size(free)} free: weights, libraries, KV cache up to {_size(cache)}"
+    return "memory", f"up to {_size(weights + LIBRARY_BYTES + cache)}", parts
 
 
 def _gpu_memory(weights: int, engine_settings: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -111,7 +111,7 @@ def wishes(dice: random.Random) -> dict[str, Any]:
         {"temperature": 0.0}, {"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1, "temperature": 0.5},
         {"presence_penalty": 0.7, "repetition_penalty": 1.3}, {"min_tokens": 6},
         {"logprobs": 3}, {"prompt_logprobs": 2},
-        {"bad_words_ids": ((3, 4), (9,))}, {"stop_token_ids": (11, 12, 13)}, {"n": 3},
+        {"allowed_token_ids": (3, 4, 9)}, {"stop_token_ids": (11, 12, 13)}, {"n": 3},
         {"max_tokens": 1},
     ]  # fmt: skip
     return {"seed": dice.randrange(99), **dice.choice(some), **dice.choice(some)}

@@ -40,7 +40,7 @@ WISHES: dict[str, dict[str, Any]] = {
     "random": {"seed": 1},
     "filtered": {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "seed": 1},
     "penalised": {"temperature": 0.0, "repetition_penalty": 1.2, "presence_penalty": 0.4},
-    "biased": {"temperature": 0.0, "logit_bias": {3: 1.0}, "bad_words_ids": ((4,),)},
+    "biased": {"temperature": 0.0, "logit_bias": {3: 1.0}},
     "allowed": {"temperature": 0.0, "allowed_token_ids": (5, 6)},
     "early": {"temperature": 0.0, "min_tokens": 5},
     "reported": {"temperature": 0.0, "logprobs": 3},
@@ -154,8 +154,6 @@ def of_size(size: int) -> dict[str, dict[str, Any]]:
     return {
         "allowed": {"allowed_token_ids": many * 50},
         "biased": {"logit_bias": dict.fromkeys(many, 1.0)},
-        "bad words": {"bad_words_ids": (*((one,) for one in many), *((7, one) for one in many))},
-        "long bad words": {"bad_words_ids": tuple((7,) * one + (9,) for one in many)},
         "early": {"min_tokens": 5000, "stop_token_ids": many},
         "reported": {"logprobs": 20},
         "penalised": {

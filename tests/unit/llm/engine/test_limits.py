@@ -82,6 +82,7 @@ def test_more_log_probabilities_than_there_may_be_are_refused() -> None:
         ({"max_tokens": 100, "n": 64, "logprobs": 20}, 10, 100),
         ({"max_tokens": 800, "n": 64, "logprobs": 20}, 10, "logprobs"),
         ({"max_tokens": 800, "n": 64}, 10, 800),
+        ({"max_tokens": 60_000, "logprobs": 20}, 10, "logprobs"),
         ({"n": 64, "logprobs": 20}, 10, MOST_LOGPROBS // (64 * 21)),
         ({"n": 64, "logprobs": 20, "max_tokens": 5, "clip_max_tokens": True}, 10, 5),
         ({}, 10, None),

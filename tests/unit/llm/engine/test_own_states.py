@@ -53,13 +53,6 @@ KINDS: dict[str, tuple[tiny.Form, Way]] = {
     ),
     "latent attention": (("DeepseekV3Config", LATENT), Way.PIECES),
     "soft caps": (("Gemma2Config", {"head_dim": 8, "sliding_window": 16}), Way.PIECES),
-    "no cache": (
-        (
-            "OpenAIGPTConfig",
-            {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 256, "vocab_size": 300},
-        ),
-        Way.ANEW,
-    ),
 }
 
 
@@ -121,7 +114,7 @@ def test_sequences_whose_caches_have_the_same_shapes_are_one_forward_pass(
     kind: tuple[Path, Way],
 ) -> None:
     """Some end and others come meanwhile: the tokens stay transformers'."""
-    folder, way = kind
+    folder, _ = kind
     engine = engine_of(folder, prompt_share=1.0)  # else a slow step puts off the prompt that comes
     runner, passes = engine_runner(engine), passes_of(engine)
     always = type(runner._net).__name__ == "MambaForCausalLM"
@@ -136,13 +129,12 @@ def test_sequences_whose_caches_have_the_same_shapes_are_one_forward_pass(
     for _ in range(3):
         passes.clear()
         engine.step()
-        assert passes == ([1] * 5 if way is Way.ANEW else [5])
+        assert passes == [5]
     sequences += engine.add(prompt_of(12, 7), Sampling(temperature=0.0, max_tokens=6))
     engine.step()
     passes.clear()
     engine.step()
-    if way is not Way.ANEW:
-        assert sorted(passes) == ([5] if always else [1, 4])
+    assert sorted(passes) == ([5] if always else [1, 4])
     drained(engine)
     for one in sequences:
         prompt = one.tokens[: one.prompt_tokens]
@@ -162,7 +154,6 @@ def test_a_cache_without_a_row_for_each_text_is_not_joined() -> None:
 
     net.register_forward_pre_hook(mix, with_kwargs=True)
     runner = StateRunner(net, name="m", dtype=torch.float32, device=torch.device("cpu"))
-    assert runner.way is not Way.ANEW
     assert not runner._may_stack
 
 
@@ -215,20 +206,15 @@ def of_sizes(folder: Path, name: str, fields: dict[str, Any]) -> Path:
     return folder
 
 
-def test_positions_are_those_that_generate_gives(tmp_path: Path) -> None:
+def test_a_model_that_counts_positions_otherwise_is_refused(tmp_path: Path) -> None:
     """RoBERTa's own begin after the padding token's number."""
     fields = {"is_decoder": True, "pad_token_id": 1}
     folder = of_sizes(tmp_path, "CamembertConfig", fields)
-    engine = engine_of(folder, max_step_tokens=16)
-    wish = Sampling(temperature=0.0, max_tokens=10, ignore_eos=True)
-    asked = [engine.add(prompt_of(length, 5), wish)[0] for length in (3, 33)]
-    drained(engine)
-    for one in asked:
-        prompt = one.tokens[: one.prompt_tokens]
-        assert one.tokens[len(prompt) :] == tiny.reference(folder, prompt, 10)
+    with pytest.raises(ConfigError, match=r"generate\(\) counts positions.*a model of your own"):
+        engine_of(folder)
 
 
-def test_a_model_that_cannot_make_a_cache_runs_without() -> None:
+def test_a_model_that_cannot_make_a_cache_is_refused() -> None:
     """transformers itself fails unless it is told to go without."""
     net = tiny.network(("LlamaConfig", tiny.SIZES))
     forward = type(net).forward
@@ -241,9 +227,8 @@ def test_a_model_that_cannot_make_a_cache_runs_without() -> None:
         return forward(self, input_ids=input_ids, use_cache=False)
 
     net.forward = strict.__get__(net)
-    runner = StateRunner(net.eval(), name="m", dtype=torch.float32, device=torch.device("cpu"))
-    assert runner.way is Way.ANEW
-    assert runner.bytes_per_sequence() == (0, 0.0)
+    with pytest.raises(ConfigError, match="does not go on from a cache: AttributeError"):
+        StateRunner(net.eval(), name="m", dtype=torch.float32, device=torch.device("cpu"))
 
 
 def test_rounding_by_what_is_computed_at_once_leaves_the_cache() -> None:

@@ -175,17 +175,20 @@ def test_no_end_before_min_tokens() -> None:
     assert sample(LOGITS[None], [one])[0].token == best
 
 
+class Nine:
+    """A constraint that allows one token."""
+
+    def mask(self, allowed: TokenBits) -> None:
+        allowed[:] = 0
+        allowed[1] = 0b10
+
+    def accept(self, token: int) -> None: ...
+
+
 def test_a_constraint_decides_what_may_follow() -> None:
-    class Only:
-        def mask(self, allowed: TokenBits) -> None:
-            allowed[:] = 0
-            allowed[1] = 0b10
-
-        def accept(self, token: int) -> None: ...
-
     for temperature in (0.0, 1.0):
         one = sequence(temperature=temperature)
-        one.constraint = Only()
+        one.constraint = Nine()
         assert sample(LOGITS[None], [one])[0].token == 9
 
 
@@ -248,24 +251,10 @@ def test_only_what_is_allowed_is_chosen() -> None:
     assert set(drawn(LOGITS, allowed_token_ids=tuple(others[:2]))) == set(others[:2])
 
 
-def test_a_bad_word_is_not_completed_as_in_transformers() -> None:
-    from transformers import NoBadWordsLogitsProcessor
-
-    best, second = LOGITS.topk(2).indices.tolist()
-    words = ((best,), (3, second))
-    for answer in ([3], [4], [4, 3]):
-        one = sequence([3, 3], bad_words_ids=words, temperature=0.0)
-        one.tokens += answer
-        theirs = NoBadWordsLogitsProcessor([list(word) for word in words], eos_token_id=39)
-        expected = theirs(torch.tensor([one.tokens]), LOGITS[None].clone())
-        assert sample(LOGITS[None], [one])[0].token == int(expected.argmax())
-    fresh = sequence([3, 3], bad_words_ids=words, temperature=0.0)  # of the prompt nothing counts
-    assert sample(LOGITS[None], [fresh])[0].token == second
-
-
-def test_lists_that_leave_nothing_do_not_hold() -> None:
-    one = sequence(allowed_token_ids=(7,), bad_words_ids=((7,),), temperature=0.0)
-    assert sample(LOGITS[None], [one])[0].token == int(LOGITS.argmax())
+def test_a_list_that_leaves_nothing_does_not_hold() -> None:
+    one = sequence(allowed_token_ids=(7,), temperature=0.0)
+    one.constraint = Nine()
+    assert sample(LOGITS[None], [one])[0].token == 9
 
 
 def test_biases_come_before_penalties_as_in_vllm() -> None:
@@ -310,10 +299,8 @@ def test_a_prompts_token_has_its_rank() -> None:
     [
         ("allowed_token_ids", (40,)),
         ("allowed_token_ids", (-1,)),
-        ("bad_words_ids", ((),)),
-        ("bad_words_ids", ((1, 99),)),
-        ("bad_words", ("",)),
-        ("bad_words", ("x" * 1025,)),
+        ("stop", ("",)),
+        ("stop", ("x" * 1025,)),
         ("truncate_prompt", -1),
     ],
 )

@@ -57,11 +57,6 @@ def test_a_sound_one_has_no_problem(folder: Path) -> None:
         ("tokenizer_config.json", b'{"eos_tok', "tokenizer_config.json: DecodeError"),
         ("special_tokens_map.json", b"7", "special_tokens_map.json: "),
         ("generation_config.json", b'{"eos_token_id": [1,', "generation_config.json: DecodeError"),
-        ("chat_template.jinja", b"{% for m in messages %}", "chat_template.jinja: line 1: "),
-        ("chat_template.jinja", b"a\nb {{ messages | nosuch }}", "line 2: "),
-        ("chat_template.jinja", b"{{ " + b"(" * 5000 + b" }}", "it is not a template"),
-        ("chat_template.jinja", b"\xff\xfe", "UnicodeDecodeError"),
-        ("chat_template.jinja", b"x" * (2 << 20), "more than 1024 KiB"),
     ],
 )
 def test_a_file_that_is_damaged_is_named(folder: Path, name: str, raw: bytes, said: str) -> None:
@@ -106,18 +101,11 @@ def test_a_link_that_leads_to_no_file_is_named(folder: Path, to: str) -> None:
     [
         (lambda t: t.update(eos_token="<nowhere>"), "eos_token '<nowhere>' is 300"),
         (lambda t: t.update(eos_token={"content": "<nowhere>"}), "eos_token '<nowhere>'"),
-        (lambda t: t.update(chat_template="{% if"), "tokenizer_config.json: chat_template: line"),
-        (lambda t: t.update(chat_template=5), "chat_template is not text"),
-        (
-            lambda t: t.update(chat_template=[{"name": "a", "template": "{{"}]),
-            "it is not a template",
-        ),
     ],
 )
 def test_settings_that_name_what_is_not_there_are_refused(
     folder: Path, change_it: Callable[[Any], object], said: str
 ) -> None:
-    (folder / "chat_template.jinja").unlink()
     change(folder / "tokenizer_config.json", change_it)
     assert said in problem(folder, CONFIG)
 
@@ -132,13 +120,9 @@ def test_words_without_the_file_of_merges_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_published_checkpoints_have_is_fine(folder: Path) -> None:
-    """A token for images beyond the vocabulary, words that need no merges, tags of transformers."""
+    """A token for images beyond the vocabulary, words that need no merges."""
     change(folder / "tokenizer.json", lambda t: t["added_tokens"].append(added(300)))
     (folder / "generation_config.json").write_text('{"eos_token_id": [256, 50256]}')
-    (folder / "chat_template.jinja").write_text(
-        "{% for m in messages %}{% generation %}{{ m.content | tojson }}{% endgeneration %}"
-        "{% if m.role not in [] %}{% continue %}{% endif %}{{ strftime_now('%d') }}{% endfor %}"
-    )
     assert problem(folder, CONFIG) == ""
     change(folder / "tokenizer.json", lambda t: t["model"].update(vocab=WORDS, ignore_merges=True))
     assert problem(folder, CONFIG) == ""

@@ -118,7 +118,6 @@ class Params:
     stop: list[str] | None = None
     stop_token_ids: list[int] | None = None
     allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
     ignore_eos: bool = False
     max_tokens: int | None = 16
     min_tokens: int = 0
@@ -457,14 +456,14 @@ def test_wishes_go_to_vllm_by_its_own_names(vllm: Fake) -> None:
     wishes = {
         "max_tokens": 5, "temperature": 0.5, "top_k": 3, "stop": ["x"], "logit_bias": {"7": 1.5},
         "include_stop": True, "seed": -1, "constraint": {"choice": ["a", "b"]},
-        "allowed_token_ids": [7, 8], "bad_words": ["no"],
+        "allowed_token_ids": [7, 8],
     }  # fmt: skip
     vllm.deltas(prompt="Hi", parameters=wishes)
     (sent,) = (running.params for running in vllm.engine.added)
     assert (sent.max_tokens, sent.temperature, sent.top_k) == (5, 0.5, 3)
     assert sent.seed == 2**63 - 1  # -1 would be none
     assert (sent.stop, sent.logit_bias) == (["x"], {7: 1.5})
-    assert (sent.allowed_token_ids, sent.bad_words) == ([7, 8], ["no"])
+    assert sent.allowed_token_ids == [7, 8]
     assert sent.top_p == 0.9  # the checkpoint's own
     assert sent.include_stop_str_in_output is True
     assert sent.structured_outputs == Structured(choice=["a", "b"])
@@ -535,7 +534,7 @@ def test_a_chat_tells_once_how_its_answer_is_to_be_read(vllm: Fake) -> None:
         ({"token_ids": [4] * 64}, "maximum context length is 64 tokens"),
         (
             {"messages": [{"role": "user", "content": "a"}], "template": {"chat_template": "x"}},
-            "takes no template from a request",
+            "'chat_template' is not for a request to set",
         ),
     ],
 )

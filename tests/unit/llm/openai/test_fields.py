@@ -322,9 +322,7 @@ def test_a_model_may_be_left_out_and_messages_may_not() -> None:
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
         ({"thinking_token_budget": -2}, "thinking_token_budget"),
         ({"thinking_token_budget": 1.5}, "thinking_token_budget"),
-        ({"logprob_token_ids": [1]}, "logprob_token_ids"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
-        ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_model_is_asked(
@@ -338,18 +336,15 @@ def test_what_cannot_be_is_refused_before_the_model_is_asked(
 def test_the_fields_of_vllm_are_the_engines() -> None:
     request = chat(
         allowed_token_ids=[1],
-        bad_words=["no"],
         truncate_prompt_tokens=-1,
         thinking_token_budget=5,
         prompt_logprobs=0,
         return_token_ids=True,
         continue_final_message=True,
-        chat_template="{{ x }}",
         documents=[{"title": "t"}],
     )
     assert request.call().inputs["parameters"] == {
         "allowed_token_ids": [1],
-        "bad_words": ["no"],
         "truncate_prompt": 0,
         "thinking_budget": 5,
         "prompt_logprobs": 0,
@@ -358,7 +353,6 @@ def test_the_fields_of_vllm_are_the_engines() -> None:
     assert request.call().inputs["template"] == {
         "add_generation_prompt": False,
         "continue_final_message": True,
-        "chat_template": "{{ x }}",
         "documents": [{"title": "t"}],
     }
     assert request.named("truncate_prompt") == "truncate_prompt_tokens"

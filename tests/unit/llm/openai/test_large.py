@@ -124,7 +124,6 @@ def test_many_vectors_are_written_beside_the_loop(
         ("logit_bias", {str(token): 1 for token in range(1025)}),
         ("stop", ["x"] * 65),
         ("stop_token_ids", [1] * 1025),
-        ("bad_words", ["x"] * 1025),
         ("tools", [{"type": "function", "function": {"name": "f"}}] * 1025),
     ],
 )
