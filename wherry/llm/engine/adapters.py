@@ -74,7 +74,6 @@ class AdapterConfig(msgspec.Struct, frozen=True):
         return rank == self.r or rank in others
 
     def scale(self, rank: int) -> float:
-        """What the product of matrices of this rank is multiplied with."""
         return self.lora_alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
 
@@ -121,7 +120,6 @@ class AdapterFolders:
         return bool(self.named) or self.folder is not None
 
     def names(self) -> list[str]:
-        """Those that there are now. Reads a folder's names."""
         found = set(self.named)
         if self.folder is not None:
             within = (one.parent.name for one in self.folder.glob(f"*/{CONFIG}"))

@@ -89,7 +89,6 @@ class Attention:
         return out[0].transpose(0, 1).reshape(span.rows, -1)
 
     def _context(self, layer: int, span: Context, window: int | None) -> tuple[Tensor, Tensor]:
-        """The keys and values of the context, or of its last `window` tokens."""
         if window not in span.views:
             span.views[window] = self._views(span, window)
         views = span.views[window]

@@ -146,7 +146,6 @@ class Checkpoint:
         return "\n".join(text for text in texts if isinstance(text, str))
 
     def weight_files(self) -> list[Path]:
-        """The weight files: one, or those that the index names."""
         one, index = self.folder / "model.safetensors", "model.safetensors.index.json"
         if one.is_file():
             return [one]

@@ -118,8 +118,6 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """An engine, and in a few words why it was chosen."""
-
     engine: str
     reason: str
 

@@ -63,8 +63,6 @@ class _Failure:
 
 
 class DecodeGraphs:
-    """The recordings of one network's decode steps."""
-
     def __init__(
         self,
         decode: Callable[[Tensor, Tensor], Tensor],

@@ -24,17 +24,6 @@ SIZES: Final = (
     "hidden_size", "n_embd", "d_model", "vocab_size", "intermediate_size", "n_inner", "ffn_dim",
     "num_attention_heads", "n_head", "num_key_value_heads", "head_dim",
 )  # fmt: skip
-#: Others that are a number in every configuration that has them.
-NUMBERS: Final = """
-    max_position_embeddings n_positions n_ctx original_max_position_embeddings
-    rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps
-    rope_theta rotary_emb_base rope_local_base_freq partial_rotary_factor rotary_pct
-    logit_scale logits_scaling embedding_multiplier residual_multiplier attention_multiplier
-    query_pre_attn_scalar final_logit_softcapping attn_logit_softcapping clip_qkv
-    sliding_window max_window_layers num_local_experts num_experts n_routed_experts
-    num_experts_per_tok moe_intermediate_size routed_scaling_factor
-"""
-PARTS: Final = ("text_config",)
 
 
 def hindrance(config: Mapping[str, Any]) -> str:
@@ -53,8 +42,8 @@ def hindrance(config: Mapping[str, Any]) -> str:
         isinstance(names, list) and all(isinstance(name, str) for name in names)
     ):
         return f"config.json: architectures = {_shown(names)}: must be a list of names: {AGAIN}"
-    parts = [config, *(config[name] for name in PARTS if isinstance(config.get(name), dict))]
-    return next((problem for part in parts for problem in [_wrong_size(part)] if problem), "")
+    text = config.get("text_config")
+    return _wrong_size(config) or (_wrong_size(text) if isinstance(text, dict) else "")
 
 
 def _wrong_size(part: Mapping[str, Any]) -> str:
@@ -68,8 +57,6 @@ def _wrong_size(part: Mapping[str, Any]) -> str:
                 )
         elif name in POSITIONS and type(value) in (int, bool, float) and value < 1:
             return f"config.json: {name} = {_shown(value)}: must be at least 1: {AGAIN}"
-        elif isinstance(value, str) and name in NUMBERS.split():
-            return f"config.json: {name} = {_shown(value)}: must be a number: {AGAIN}"
     return ""
 
 

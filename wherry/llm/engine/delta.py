@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.sequence import Sampled
 from wherry.llm.engine.tokenizer import Tokenizer
 
@@ -74,7 +73,6 @@ class AnswerPieces:
         self._whole: dict[int, Delta] = {}
 
     def add(self, delta: Delta) -> list[Delta]:
-        """Take the next piece of an answer; return what is to be sent now."""
         if self._stream:
             return [delta]
         whole = self._whole.setdefault(delta.index, delta)
@@ -88,8 +86,6 @@ PIECES: Final = 1 << 14
 
 
 class Reports:
-    """Describes tokens of one vocabulary."""
-
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._piece = lru_cache(PIECES)(tokenizer.piece)
@@ -104,20 +100,7 @@ class Reports:
         """The first token of a prompt in the same form: nothing predicts it."""
         return {**self._entry(token, None), "top": []}
 
-    def prompt(
-        self, tokens: Sequence[int], ranked: Sequence[dict[str, Any]], sampling: Sampling
-    ) -> dict[str, Any]:
-        """What is told of a prompt with the first piece of its answers: `Delta.details`. `ranked`
-        are its tokens from the second on."""
-        details: dict[str, Any] = {"prompt_tokens": len(tokens)}
-        if sampling.report_prompt_tokens:
-            details["prompt_token_ids"] = list(tokens)
-        if sampling.prompt_logprobs is not None:
-            details["prompt_logprobs"] = [None, *ranked]
-        return details
-
     def count(self, tokens: Sequence[int], context: int, *, names: bool) -> Delta:
-        """How many tokens a prompt has, and which."""
         usage = {"prompt_tokens": len(tokens), "context_tokens": context}
         details = {"token_strs": self._tokenizer.names(tokens)} if names else {}
         return Delta(0, "", list(tokens), "stop", [], usage, details)

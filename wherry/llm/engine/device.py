@@ -48,8 +48,6 @@ class StepTimer(Protocol):
 
 
 class HostTimer:
-    """For a device that has computed when a call returns."""
-
     def start(self) -> None:
         self._start = perf_counter()
 

@@ -136,7 +136,6 @@ class Engine:
         prompt: Many[int],
         sampling: Sampling,
         *,
-        priority: int = 5,
         constraints: Many[Constraint] = (),
         adapter: str = "",
     ) -> list[Sequence]:
@@ -159,7 +158,6 @@ class Engine:
                 tokens=list(prompt),
                 prompt_tokens=len(prompt),
                 sampling=sampling,
-                priority=priority,
                 max_length=len(prompt)
                 + (room if sampling.max_tokens is None else min(room, sampling.max_tokens)),
                 index=index,
@@ -179,7 +177,6 @@ class Engine:
         return sequences
 
     def _check(self, prompt: Many[int], sampling: Sampling) -> None:
-        """Raise InvalidRequest if the prompt cannot be used."""
         if not prompt:
             raise InvalidRequest(f"model {self.name!r}: the prompt is empty", field="prompt")
         if self.context_tokens - len(prompt) < (0 if sampling.max_tokens == 0 else 1):
@@ -202,7 +199,6 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether any generation is waiting or running."""
         return bool(self.scheduler.running or self.scheduler.waiting)
 
     def step(self) -> list[Event]:
@@ -256,7 +252,6 @@ class Engine:
     # Parts
 
     def _choose(self, chunks: list[Chunk], logits: Tensor, seconds: Callable[[], float]) -> _Step:
-        """Choose the tokens of a step, on the device."""
         ahead = self._keep is not None
         going = [c for c in chunks if _goes_on(c.sequence)] if ahead else chunks
         if len(going) < len(chunks) or any(c.sequence.reports_prompt for c in chunks):

@@ -68,7 +68,6 @@ class TransformersNetwork:
         self._now: tuple[StepInputs, Attends] | None = None
         self._attended = 0
         self._adapted: dict[str, AdaptedLinear] = {}
-        self._try(checkpoint.folder.name, DTYPES[dtype], device)
         self._refuse_other_layers(checkpoint.folder.name)
         self._compare(checkpoint.folder.name, name, DTYPES[dtype], device)
 
@@ -167,25 +166,6 @@ class TransformersNetwork:
         out = attention(module.layer_idx, q, k, v, step, window)
         return out.view(1, len(out), -1, size), None
 
-    @torch.inference_mode()
-    def _try(self, name: str, dtype: torch.dtype, device: torch.device) -> None:
-        """Raise ConfigError unless each layer calls attention as expected. A layer with a state of
-        its own (such as a state space layer) could not be continued in the next step."""
-        shape = self.shape
-        attention = Attention(shape, 2, dtype, device)
-        numbers = torch.arange(2, device=device)
-        step = StepInputs(numbers, numbers, numbers, numbers[1:], [Context(0, 2, 2, [(0, 2)])])
-        kind = type(self._net).__name__
-        try:
-            self.forward(step, attention)
-        except Exception as error:  # of any type, by what its layers do
-            raise AttentionDiffers(f"{name}: {kind} cannot run in the engine: {error}") from error
-        if self._attended != shape.layers:
-            raise AttentionDiffers(
-                f"{name}: {kind} cannot run in the engine: only {self._attended} of its"
-                f" {shape.layers} layers are attention"
-            )
-
     def _refuse_other_layers(self, name: str) -> None:
         """Raise AttentionDiffers if the configuration names kinds of layers whose difference a
         short text would not show, such as attention within chunks of some thousand tokens."""
@@ -195,8 +175,9 @@ class TransformersNetwork:
 
     @torch.inference_mode()
     def _compare(self, name: str, ours: str, dtype: torch.dtype, device: torch.device) -> None:
-        """Raise ConfigError unless a text in two pieces gives the logits that transformers' own
-        attention gives for it as a whole."""
+        """Raise AttentionDiffers unless each layer calls attention (one with a state of its own
+        could not go on in the next step), and a text in two pieces gives the logits that
+        transformers' own attention gives for it as a whole."""
         tokens = min(SAMPLE_TOKENS, self.shape.max_positions)
         half = tokens // 2
         numbers = torch.arange(tokens, device=device)
@@ -208,7 +189,16 @@ class TransformersNetwork:
             piece, rows = numbers[begin:end], numbers[: end - begin]
             context = Context(0, end - begin, end, [(0, end)])
             step = StepInputs(sample[begin:end], piece, piece, rows, [context])
-            found.append(self.forward(step, attention))
+            try:
+                found.append(self.forward(step, attention))
+            except Exception as error:  # of any type, by what its layers do
+                problem = f"{name}: {kind} cannot run in the engine: {error}"
+                raise AttentionDiffers(problem) from error
+            if self._attended != self.shape.layers:
+                raise AttentionDiffers(
+                    f"{name}: {kind} cannot run in the engine: only {self._attended} of its"
+                    f" {self.shape.layers} layers are attention"
+                )
         try:
             self._net.set_attn_implementation("eager")
             expected = self._net(input_ids=sample[None], use_cache=False).logits[0].float()
@@ -326,8 +316,6 @@ def _check_size(checkpoint: Checkpoint, config: Any) -> None:
 
 
 class _Product(torch.nn.Module):
-    """A torch module that calls a Linear."""
-
     def __init__(self, run: Linear) -> None:
         super().__init__()
         self._run = run

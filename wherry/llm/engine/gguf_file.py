@@ -200,18 +200,10 @@ def _words(digits: str) -> str:
 _DIGIT: Final = (r"\p{N}", _GPT2)
 _ONE: Final = (_words(""),)
 _THREE: Final = (_words("{1,3}"),)
-_SENTENCE: Final = r" ?[^(\s|.,!?…。，、।۔،)]+"
 #: The patterns that split a text one after another, by tokenizer.ggml.pre, of those that occur with
 #: the architectures here.
 PATTERNS: Final[Mapping[str, tuple[str, ...]]] = {
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
-    "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
-    "seed-coder": (
-        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}"
-        rf"| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}",
-    ),
-    "viking": (_SENTENCE, r"\p{N}"),
-    "poro-chat": (_SENTENCE,),
     **dict.fromkeys(("gpt-2", "trillion", "granite-docling", "a.x-4.0", "mellum"), (_GPT2,)),
     **dict.fromkeys(("smollm", "starcoder", "exaone", "minerva-7b"), _DIGIT),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "megrez"), _ONE),
@@ -240,10 +232,10 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 
 def tokenizer_problem(values: Mapping[str, Any]) -> str:
     kind = values.get("tokenizer.ggml.model")
-    if kind not in ("gpt2", "llama"):
+    if kind != "gpt2":
         return f"tokenizer.ggml.model = {str(kind)[:80]!r} is not built exactly"
     pre = values.get("tokenizer.ggml.pre", "default")
-    if kind == "gpt2" and pre not in PATTERNS:
+    if pre not in PATTERNS:
         return f"tokenizer.ggml.pre = {str(pre)[:80]!r}: how it splits texts is not known"
     return ""
 
@@ -266,14 +258,17 @@ def build_tokenizer(values: Mapping[str, Any]) -> Any:
     if len(vocabulary) != len(texts):
         raise ValueError("tokenizer.ggml.tokens has the same token twice")
     types = values.get("tokenizer.ggml.token_type") or [_NORMAL] * len(texts)
-    spm = values["tokenizer.ggml.model"] == "llama"
-    inner = _spm(values, vocabulary, types) if spm else _byte_level(values, vocabulary)
+    inner = _byte_level(values, vocabulary)
     for text, kind in zip(texts, types, strict=True):
         special = kind in (_CONTROL, _UNKNOWN) or text in END_TEXTS
         if special or kind == _USER_DEFINED:
             inner.add_tokens([AddedToken(text, normalized=False, special=special)])
-    named = _named(values, texts, spm)
-    inner.post_processor = _with_ends(values, named, spm)
+    named = {}
+    for key, ours in (("bos", "bos"), ("eos", "eos"), ("unknown", "unk"), ("padding", "pad")):
+        number = values.get(f"tokenizer.ggml.{key}_token_id")
+        if number is not None and number < len(texts):
+            named[f"{ours}_token"] = texts[number]
+    inner.post_processor = _with_ends(values, named)
     return PreTrainedTokenizerFast(
         tokenizer_object=inner,
         clean_up_tokenization_spaces=False,
@@ -299,59 +294,12 @@ def _byte_level(values: Mapping[str, Any], vocabulary: Mapping[str, int]) -> Any
     return made
 
 
-def _spm(values: Mapping[str, Any], vocabulary: Mapping[str, int], types: list[int]) -> Any:
-    """SentencePiece's BPE: of two neighbours whose joined text is a token, those with the highest
-    score are joined first."""
-    from tokenizers import Tokenizer, decoders, models, normalizers
-
-    scores = values["tokenizer.ggml.scores"]
-    ranked = sorted(
-        (text for text, i in vocabulary.items() if types[i] in (_NORMAL, _USER_DEFINED)),
-        key=lambda text: -scores[vocabulary[text]],
-    )
-    merges = [
-        (text[:cut], text[cut:])
-        for text in ranked
-        for cut in range(1, len(text))
-        if text[:cut] in vocabulary and text[cut:] in vocabulary
-    ]
-    unknown = values.get("tokenizer.ggml.unknown_token_id", 0)
-    made = Tokenizer(
-        models.BPE(
-            dict(vocabulary),
-            merges,
-            unk_token=values["tokenizer.ggml.tokens"][unknown],
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
-    prefix = values.get("tokenizer.ggml.add_space_prefix", True)
-    # A text between two special tokens is prefixed, too: each is normalized by itself.
-    steps: list[Any] = [normalizers.Prepend("▁")] if prefix else []
-    made.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
-    strip = [decoders.Strip(" ", 1, 0)] if prefix else []
-    made.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
-    )
-    return made
-
-
-def _named(values: Mapping[str, Any], texts: list[str], spm: bool) -> dict[str, str]:
-    fallback = {"bos": 1, "eos": 2, "unknown": 0} if spm else {}
-    named = {}
-    for key, ours in (("bos", "bos"), ("eos", "eos"), ("unknown", "unk"), ("padding", "pad")):
-        number = values.get(f"tokenizer.ggml.{key}_token_id", fallback.get(key))
-        if number is not None and number < len(texts):
-            named[f"{ours}_token"] = texts[number]
-    return named
-
-
-def _with_ends(values: Mapping[str, Any], named: Mapping[str, str], spm: bool) -> Any:
+def _with_ends(values: Mapping[str, Any], named: Mapping[str, str]) -> Any:
     """What puts BOS and EOS around a text, if the file says so."""
     from tokenizers.processors import TemplateProcessing
 
     texts = values["tokenizer.ggml.tokens"]
-    default = spm or values.get("tokenizer.ggml.pre") in _WHOLE_WORDS
+    default = values.get("tokenizer.ggml.pre") in _WHOLE_WORDS
     bos = named.get("bos_token") if values.get("tokenizer.ggml.add_bos_token", default) else None
     eos = named.get("eos_token") if values.get("tokenizer.ggml.add_eos_token", False) else None
     around = [*([bos] if bos else []), "$A", *([eos] if eos else [])]

@@ -169,5 +169,4 @@ def _rounded(weight: Tensor, feature: Tensor, place: Tensor) -> tuple[Tensor, Te
 
 
 def best_for(device: torch.device) -> MakeLinear:
-    """The fastest 8-bit product for this device."""
     return Int8 if device.type == "cpu" and exact_here() else dequantizing_linear

@@ -141,18 +141,7 @@ class _Llama3(_Linear, tag="llama3"):
     original_max_position_embeddings: _Many
 
 
-_PerPair = list[Annotated[float, msgspec.Meta(ge=1e-3, le=1e6)]]
-
-
-class _LongRope(_Rope, tag="longrope"):
-    short_factor: _PerPair
-    long_factor: _PerPair
-    factor: _Factor | None = None
-    original_max_position_embeddings: _Many | None = None
-    attention_factor: _Share | None = None
-
-
-_AnyRope = _Default | _Linear | _Dynamic | _Yarn | _Llama3 | _LongRope
+_AnyRope = _Default | _Linear | _Dynamic | _Yarn | _Llama3
 
 DTYPES = ("float32", "bfloat16", "float16")
 #: Fields of quantized weights. Others of this kind are refused as unknown.
@@ -162,14 +151,10 @@ QUANTIZER_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config
 ANOTHER_ENGINE = "serve it with another engine (vllm:..., llama-cpp:FILE.gguf)"
 #: Characters of a value in a message.
 _SHOWN = 80
-#: The arguments of an UnsupportedField: field, value, remedy.
-_Refusal = tuple[str, Any, str]
 
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedField:
-    """A field of config.json that the engine does not compute, and the remedy."""
-
     field: str
     value: Any
     remedy: str
@@ -184,7 +169,7 @@ class UnsupportedField:
 def refusals(config: Mapping[str, Any]) -> list[UnsupportedField]:
     """The fields of a config.json that are not computed exactly; empty if the checkpoint may be
     loaded."""
-    return [UnsupportedField(*one) for one in _refusals(config)]
+    return [*_refusals(config)]
 
 
 def exact_positions(config: Any) -> int | None:
@@ -199,17 +184,17 @@ def exact_positions(config: Any) -> int | None:
     return None
 
 
-def _refusals(config: Mapping[str, Any]) -> Iterator[_Refusal]:
+def _refusals(config: Mapping[str, Any]) -> Iterator[UnsupportedField]:
     for name in QUANTIZED:
         if config.get(name) is not None:
-            yield (
+            yield UnsupportedField(
                 name,
                 config[name],
                 "quantized weights are not computed here; use a checkpoint of floats"
                 f" (float32, bfloat16 or float16), or {ANOTHER_ENGINE}",
             )
     if config.get("auto_map") is not None:
-        yield (
+        yield UnsupportedField(
             "auto_map",
             config["auto_map"],
             "the checkpoint brings code of its own, which is never run; if it only repeats what"
@@ -219,24 +204,26 @@ def _refusals(config: Mapping[str, Any]) -> Iterator[_Refusal]:
     kind = kinds[0] if isinstance(kinds, list) and len(kinds) == 1 else None
     known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if known is None:
-        yield (
+        yield UnsupportedField(
             "architectures",
             kinds,
             f"not computed by a decoder of ours; use engine transformers, or {ANOTHER_ENGINE}",
         )
         return
     if config.get("model_type") != known.model_type:
-        yield ("model_type", config.get("model_type"), f"of {kind} is {known.model_type!r}")
+        yield UnsupportedField(
+            "model_type", config.get("model_type"), f"of {kind} is {known.model_type!r}"
+        )
     for name in ("dtype", "torch_dtype"):
         if config.get(name) not in (None, *DTYPES):
-            yield (name, config[name], f"must be one of {', '.join(DTYPES)}")
+            yield UnsupportedField(name, config[name], f"must be one of {', '.join(DTYPES)}")
     for name, value in config.items():
         yield from _field(name, value, known)
     yield from _shapes(config)
     yield from _ropes(config)
 
 
-def _field(name: str, value: Any, known: Architecture) -> Iterator[_Refusal]:
+def _field(name: str, value: Any, known: Architecture) -> Iterator[UnsupportedField]:
     if name in _WITHOUT_EFFECT.split() or name in QUANTIZED or name == "auto_map":
         return
     if name in ("rope_scaling", "rope_parameters"):
@@ -245,78 +232,84 @@ def _field(name: str, value: Any, known: Architecture) -> Iterator[_Refusal]:
         try:
             msgspec.convert(value, known.fields[name])
         except msgspec.ValidationError as error:
-            yield (name, value, f"{error}; {ANOTHER_ENGINE}")
+            yield UnsupportedField(name, value, f"{error}; {ANOTHER_ENGINE}")
     elif value is None:
         return  # null, where transformers has no default either
     elif name not in _FIXED:
-        yield (
+        yield UnsupportedField(
             name,
             value,
             f"not known for {known.model_type!r}, so it would be ignored; {ANOTHER_ENGINE}, or"
             " delete the field if you are sure that it does not change what is computed",
         )
     elif type(value) is not type(_FIXED[name]) or value != _FIXED[name]:  # true is not 1
-        yield (name, value, f"only {_FIXED[name]!r} is computed here; {ANOTHER_ENGINE}")
+        yield UnsupportedField(
+            name, value, f"only {_FIXED[name]!r} is computed here; {ANOTHER_ENGINE}"
+        )
 
 
-def _shapes(config: Mapping[str, Any]) -> Iterator[_Refusal]:
+def _shapes(config: Mapping[str, Any]) -> Iterator[UnsupportedField]:
     heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
     kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
     if _whole(heads) and _whole(kv_heads) and kv_heads and heads % kv_heads:
-        yield ("num_key_value_heads", kv_heads, f"must divide num_attention_heads ({heads})")
+        yield UnsupportedField(
+            "num_key_value_heads", kv_heads, f"must divide num_attention_heads ({heads})"
+        )
     if _whole(heads) and _whole(hidden) and head_dim is None and heads and hidden % heads:
-        yield ("num_attention_heads", heads, f"must divide the hidden size ({hidden})")
+        yield UnsupportedField(
+            "num_attention_heads", heads, f"must divide the hidden size ({hidden})"
+        )
     if _whole(head_dim) and head_dim % 2:
-        yield ("head_dim", head_dim, "must be even")
+        yield UnsupportedField("head_dim", head_dim, "must be even")
     kinds, layers = config.get("layer_types"), config.get("num_hidden_layers")
     if isinstance(kinds, list) and len(kinds) != layers:
-        yield ("layer_types", kinds, f"must have one entry for each of {layers} layers")
+        yield UnsupportedField(
+            "layer_types", kinds, f"must have one entry for each of {layers} layers"
+        )
     elif isinstance(kinds, list) and "sliding_attention" in kinds:
         if "sliding_window" in config and config["sliding_window"] is None:
-            yield ("layer_types", kinds, "has sliding_attention, but sliding_window is null")
+            yield UnsupportedField(
+                "layer_types", kinds, "has sliding_attention, but sliding_window is null"
+            )
         if config.get("use_sliding_window") is False:
-            yield ("layer_types", kinds, "has sliding_attention, but use_sliding_window is false")
+            yield UnsupportedField(
+                "layer_types", kinds, "has sliding_attention, but use_sliding_window is false"
+            )
 
 
-def _ropes(config: Mapping[str, Any]) -> Iterator[_Refusal]:
+def _ropes(config: Mapping[str, Any]) -> Iterator[UnsupportedField]:
     present = [n for n in ("rope_scaling", "rope_parameters") if config.get(n) is not None]
     if not present:
         return
     name = present[0]
     rope = config[name]
     if len(present) > 1:
-        yield (name, rope, "there is rope_parameters, too: delete one of them")
+        yield UnsupportedField(name, rope, "there is rope_parameters, too: delete one of them")
         return
     if not isinstance(rope, dict):
-        yield (name, rope, "must be an object")
+        yield UnsupportedField(name, rope, "must be an object")
         return
     kind = rope.get("rope_type", rope.get("type", "default"))
     if rope.get("type", kind) != kind:
-        yield (f"{name}.type", rope["type"], f"rope_type says {kind!r}: delete one of them")
+        yield UnsupportedField(
+            f"{name}.type", rope["type"], f"rope_type says {kind!r}: delete one of them"
+        )
         return
     fields = {key: value for key, value in rope.items() if key != "type"} | {"rope_type": kind}
     try:
         read = msgspec.convert(fields, _AnyRope)
     except msgspec.ValidationError as error:
-        yield (name, rope, f"{error}; {ANOTHER_ENGINE}")
+        yield UnsupportedField(name, rope, f"{error}; {ANOTHER_ENGINE}")
         return
     for field in fields.keys() & config.keys():
         if config[field] != fields[field]:
-            yield (f"{name}.{field}", fields[field], f"beside it is {config[field]!r}: delete one")
+            yield UnsupportedField(
+                f"{name}.{field}", fields[field], f"beside it is {config[field]!r}: delete one"
+            )
     if isinstance(read, _Llama3) and read.low_freq_factor >= read.high_freq_factor:
-        yield (f"{name}.high_freq_factor", read.high_freq_factor, "must be above low_freq_factor")
-    if isinstance(read, _LongRope):
-        yield from _pairs(name, read, config)
-
-
-def _pairs(name: str, rope: _LongRope, config: Mapping[str, Any]) -> Iterator[_Refusal]:
-    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
-    size = config.get("head_dim")
-    if size is None and _whole(heads) and _whole(hidden) and heads:
-        size = hidden // heads
-    for field, factors in (("short_factor", rope.short_factor), ("long_factor", rope.long_factor)):
-        if _whole(size) and len(factors) != size // 2:
-            yield (f"{name}.{field}", factors, f"must have {size // 2} numbers, one a pair")
+        yield UnsupportedField(
+            f"{name}.high_freq_factor", read.high_freq_factor, "must be above low_freq_factor"
+        )
 
 
 def _whole(value: Any) -> TypeGuard[int]:

@@ -134,7 +134,6 @@ class KVCache:
         return True
 
     def register(self, table: BlockTable, tokens: Tokens[int], computed: int) -> None:
-        """Add the full blocks among the first `computed` tokens to the prefix cache."""
         if not self._shares_prefixes:
             return
         size = self.block_size

@@ -35,8 +35,6 @@ _ROUNDING = 2.0**-24
 
 
 class PlainLinear:
-    """A product as torch has it."""
-
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._weight, self._bias = weight, bias
 
@@ -118,7 +116,6 @@ def rounded_up(x: Tensor) -> Tensor:
 
 
 def first_rows(product: Tensor, rows: int) -> Tensor:
-    """The product without the rows that `rounded_up` appended."""
     return product if len(product) == rows else product[:rows]
 
 

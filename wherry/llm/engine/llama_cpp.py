@@ -375,7 +375,6 @@ class OneText:
         self._written = False
 
     def feed(self, delta: Mapping[str, Any]) -> str:
-        """Take a delta; return the text that it adds. Calls come one after another."""
         text = ""
         if thoughts := delta.get("reasoning_content"):
             text = thoughts if self._thinking else _THOUGHTS.begin + thoughts

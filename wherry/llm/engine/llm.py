@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from wherry.core.api import (
     ConfigError,
     Device,
-    InvalidRequest,
     ModelConfig,
     ModelSettings,
     Step,
@@ -326,9 +325,12 @@ class LLM(TextModel):
         if reason:
             answer.done = True
             del self._requests[event.sequence]
-            request.error = _form_error(self._name, event.sequence) or request.error
+            form = event.sequence.constraint
+            if isinstance(form, Form) and (problem := form.problem()):
+                problem = f"constraint: the answer could not be brought to its end: {problem}"
+                request.error = self._refused(problem, "constraint")
         if reason or (request.stream and answer.pending_text):
-            request.send(answer, reason, self._reports)
+            request.send(answer, reason)
 
 
 def _defaults(name: str, source: str) -> Mapping[str, Any]:
@@ -340,13 +342,3 @@ def _defaults(name: str, source: str) -> Mapping[str, Any]:
     if found:
         log.info("defaults of generation_config.json", extra={"model": name, **found})
     return found
-
-
-def _form_error(model: str, sequence: Generation) -> InvalidRequest | None:
-    constraint = sequence.constraint
-    if isinstance(constraint, Form) and (problem := constraint.problem()):
-        return InvalidRequest(
-            f"model {model!r}: constraint: the answer could not be brought to its end: {problem}",
-            field="constraint",
-        )
-    return None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import thread_time
 from typing import Any
@@ -32,7 +33,7 @@ from wherry.llm.engine.memory import (
 from wherry.llm.engine.model import Decoder, Shape
 from wherry.llm.engine.own_states import StateRunner, load_states, most_positions
 from wherry.llm.engine.runner import ModelRunner, Network, cache_bytes_per_token, load_network
-from wherry.llm.engine.scheduler import PROMPT_SHARE, Chunk
+from wherry.llm.engine.scheduler import PROMPT_SHARE
 from wherry.llm.engine.tokenizer import Tokenizer
 from wherry.llm.engine.weights import DTYPES
 
@@ -115,25 +116,17 @@ def load_engine(
     config = checkpoint.config(exact=exact)
     tokenizer = Tokenizer.load(checkpoint.folder)  # before the weights, which may take minutes
     precision = _precision(engine_settings.dtype, config, device)
-    loading = _Loading(name, checkpoint, config, exact, precision, device, engine_settings, network)
-    built = loading.built(make_runner)
-    tokenizer.most_tokens = built.context
-    made = Engine(
-        built.run,
-        built.cache,
+    engine = partial(
+        Engine,
         name=name,
-        vocabulary=built.vocabulary,
-        context_tokens=built.context,
         ends=_ends(config, checkpoint.generation_config(), tokenizer),
-        max_running=built.max_running,
         max_step_tokens=engine_settings.max_step_tokens,
         prompt_share=engine_settings.prompt_share,
-        context_per_token=built.context_per_token,
         timer=timer_of(device),
-        keep=built.keep,
     )
-    made.adapters = built.adapters
-    made.network = None if built.adapters else built.network
+    loading = _Loading(name, checkpoint, config, exact, precision, device, engine_settings, engine)
+    made = loading.engine_of(network, make_runner)
+    tokenizer.most_tokens = made.context_tokens
     give_back_freed()
     return made, tokenizer
 
@@ -141,24 +134,10 @@ def load_engine(
 def _is_exact(
     name: str, checkpoint: Checkpoint, device: torch.device, engine_settings: str
 ) -> bool:
-    """Choose between wherry's engine, which is exact, and transformers' modules, and log it."""
     ours = Here(OURS, gpu=device.type != "cpu")
     choice = choose(folder_facts(checkpoint), ours, engine_settings)
     log.info("engine", extra={"model": name, "engine": choice.engine, "reason": choice.reason})
     return choice.engine == "wherry"
-
-
-@dataclass(frozen=True, slots=True)
-class _Built:
-    run: Callable[[Sequence[Chunk]], torch.Tensor]
-    cache: KVCache
-    vocabulary: int
-    context: int
-    max_running: int
-    context_per_token: float = float("inf")
-    adapters: Adapters | None = None
-    keep: Callable[[torch.Tensor], None] | None = None
-    network: Network | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +150,15 @@ class _Loading:
     precision: str
     device: torch.device
     engine_settings: EngineSettings
-    network: Network | None
+    #: Makes the engine with what is built here.
+    engine: Callable[..., Engine]
 
-    def built(self, make_runner: Callable[..., ModelRunner]) -> _Built:
-        """Load the weights. With the engine's attention, else with a cache for each sequence."""
+    def engine_of(self, network: Network | None, make_runner: Callable[..., ModelRunner]) -> Engine:
+        """Load the weights, unless there is a network. With the engine's attention, else with a
+        cache for each sequence."""
         engine_settings = self.engine_settings
-        if self.network is not None:
-            return self._with_attention(self.network, make_runner)
+        if network is not None:
+            return self._with_attention(network, make_runner)
         try:
             network = load_network(
                 self.checkpoint,
@@ -199,7 +180,7 @@ class _Loading:
             load_states(self.checkpoint, dtype=self.precision, device=self.device)
         )
 
-    def _with_attention(self, network: Network, make_runner: Callable[..., ModelRunner]) -> _Built:
+    def _with_attention(self, network: Network, make_runner: Callable[..., ModelRunner]) -> Engine:
         shape, engine_settings, dtype = network.shape, self.engine_settings, DTYPES[self.precision]
         if shape.max_positions < self.config.get_text_config().max_position_embeddings:
             log.warning(
@@ -236,20 +217,20 @@ class _Loading:
                 max_step_tokens=engine_settings.max_step_tokens,
                 max_running=engine_settings.max_running,
             )
-        adapters = None
-        if isinstance(network, TransformersNetwork):
-            adapters = Adapters(network.adapt, dtype, self.device)
-        return _Built(
+        made = self.engine(
             runner.run,
             KVCache(blocks, engine_settings.block_size),
-            shape.vocabulary,
-            context,
-            engine_settings.max_running,
-            _context_per_token(shape),
-            adapters,
-            runner.keep,
-            network,
+            vocabulary=shape.vocabulary,
+            context_tokens=context,
+            max_running=engine_settings.max_running,
+            context_per_token=_context_per_token(shape),
+            keep=runner.keep,
         )
+        if isinstance(network, TransformersNetwork):
+            made.adapters = Adapters(network.adapt, dtype, self.device)
+        else:
+            made.network = network
+        return made
 
     def _blocks(self, per_token: int, context: int) -> int:
         """Blocks of the paged cache: twice what the running sequences can fill, as the rest holds
@@ -265,7 +246,7 @@ class _Loading:
             )
         return blocks
 
-    def _with_states(self, states: StateRunner) -> _Built:
+    def _with_states(self, states: StateRunner) -> Engine:
         """Give each sequence of a runner with states its part of the memory: as many run at once as
         leave half of it to what grows with their tokens, and to the copy that joins caches."""
         engine_settings, positions = self.engine_settings, most_positions(self.config)
@@ -290,7 +271,13 @@ class _Loading:
                 extra={"model": self.name, "max_running": running, "bytes_each": fixed},
             )
         cache = KVCache(blocks, engine_settings.block_size, shares_prefixes=False)
-        return _Built(states.run, cache, states.vocabulary, context, running)
+        return self.engine(
+            states.run,
+            cache,
+            vocabulary=states.vocabulary,
+            context_tokens=context,
+            max_running=running,
+        )
 
 
 @torch.inference_mode()  # as all of these tensors were made

@@ -28,8 +28,6 @@ Adapt = Callable[[str, Mapping[str, Pair] | None], None]
 
 
 class AdaptedLinear(torch.nn.Module):
-    """A linear layer, and what the adapters of some of its rows add."""
-
     def __init__(self, base: Any, rows: Callable[[], Mapping[str, Tensor]]) -> None:
         super().__init__()
         self.base = base

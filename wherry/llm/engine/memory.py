@@ -123,7 +123,6 @@ def _cached(config: Mapping[str, Any]) -> int:
 
 
 def _whole(values: Mapping[str, Any], *names: str) -> int:
-    """The first of these that is a whole number above zero, or 0."""
     found = (values.get(name) for name in names)
     return next((v for v in found if type(v) is int and v > 0), 0)
 

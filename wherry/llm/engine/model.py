@@ -64,8 +64,6 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The optional parts of a layer."""
-
     qkv_bias: bool
     output_bias: bool
     feed_forward_bias: bool

@@ -163,7 +163,6 @@ class StateRunner:
         return (torch.arange(tokens, device=self._device) * 7919 + 11) % self.vocabulary
 
     def _whole(self, ids: Tensor) -> Tensor:
-        """The logits of a text by itself, without a cache."""
         logits: Tensor = self._net(input_ids=ids[None], **self._uncached).logits[0]
         return logits.float()
 
@@ -191,15 +190,15 @@ class StateRunner:
                 f"{name}: {kind}: generate() adds tokens to what it has at each step, which is not"
                 f" done here: {OF_YOUR_OWN}"
             )
-        if self._places_differ(sample, expected, rounded):
-            raise ConfigError(
-                f"{name}: {kind}: generate() counts positions otherwise than the model does:"
-                f" {OF_YOUR_OWN}"
-            )
         if not bool(expected.isfinite().all()):
             raise ConfigError(
                 f"{name}: {kind}: its logits are not numbers: a weight or a field of config.json is"
                 f" out of range; {AGAIN}"
+            )
+        if self._places_differ(sample, expected, rounded):
+            raise ConfigError(
+                f"{name}: {kind}: generate() counts positions otherwise than the model does:"
+                f" {OF_YOUR_OWN}"
             )
         for way, pieces, near in (
             (Way.PIECES, PIECES, tolerance),

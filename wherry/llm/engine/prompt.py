@@ -22,6 +22,7 @@ from wherry.llm.engine.constraint import (
     are_strict,
     strict_functions,
 )
+from wherry.llm.engine.sampling import Parameters
 from wherry.llm.engine.tokenizer import Tokenizer, truncated
 from wherry.llm.formats.answer_text import END_TOKENS, ModelStyle
 from wherry.llm.formats.families import THOUGHT_FAMILIES, TOOL_FAMILIES
@@ -151,16 +152,11 @@ class Prompt:
     tools: Sequence[Mapping[str, Any]] = ()
     #: Variables for the chat template.
     template: Mapping[str, Any] | None = None
-    #: Add the tokenizer's prefix; None: to a `prompt`.
-    special: bool | None = None
-    constraint: AnswerForm | None = None
-    #: Most tokens of thoughts; None: any number.
-    thinking_budget: int | None = None
+    parameters: Parameters = Parameters()  # noqa: RUF009 - frozen
     #: The folder of the adapter.
     adapter: Path | None = None
-    #: Number of tokens to keep, None for all, and which side is cut off.
+    #: Number of tokens to keep; None: all.
     truncate: int | None = None
-    truncation_side: str = "left"
     #: Whether all three forms may be missing.
     may_be_empty: bool = False
 
@@ -177,7 +173,7 @@ class Prompt:
         """Whether reading it takes no longer than a step of the engine."""
         if self.adapter is not None:
             return False
-        if self.constraint is not None or len(self.prompt) > SHORT_CHARACTERS:
+        if self.parameters.constraint is not None or len(self.prompt) > SHORT_CHARACTERS:
             return False
         if are_strict(self.tools):
             return False
@@ -219,7 +215,7 @@ class PromptReader:
         constraint: Form | None = None
         adapter = None
         form = self._form(unread)
-        most = unread.thinking_budget
+        most = unread.parameters.thinking_budget
         if most is not None or (isinstance(form, Matcher) and unread.messages):
             constraint = self._behind_thoughts(form, tokens, most)
         else:
@@ -230,8 +226,8 @@ class PromptReader:
 
     def _form(self, unread: Prompt) -> Matcher | FormedCalls | None:
         """What the answer must look like, or the calls in it, which are the model's to make."""
-        if unread.constraint is not None:
-            return self.grammars.constraint(unread.constraint)
+        if (form := unread.parameters.constraint) is not None:
+            return self.grammars.constraint(form)
         if self._style is None or not unread.messages or not are_strict(unread.tools):
             return None
         family, words = TOOL_FAMILIES.get(self._style.tools), self._tokenizer
@@ -243,16 +239,15 @@ class PromptReader:
             raise InvalidRequest(text, field="tools") from None
         if grammar is None:
             return None
-        form = self.grammars.constraint(AnswerForm(grammar=grammar.lark), "tools")
+        calls = self.grammars.constraint(AnswerForm(grammar=grammar.lark), "tools")
         decode = partial(words.decode, skip_special=False)
         thoughts = THOUGHT_FAMILIES.get(self._style.thoughts)
         end = thoughts.format.end if thoughts else ""
-        return FormedCalls(form, grammar, decode, partial(words.encode, special=False), end)
+        return FormedCalls(calls, grammar, decode, partial(words.encode, special=False), end)
 
     def _behind_thoughts(
         self, form: Matcher | FormedCalls | None, tokens: Sequence[int], most: int | None
     ) -> Form | None:
-        """The form of an answer, before which the model may think, for `most` tokens."""
         words, style = self._tokenizer, self._style
         decode = partial(words.decode, skip_special=False)
         end = decode(tokens[-END_TOKENS:])
@@ -272,19 +267,19 @@ class PromptReader:
 
 def tokens_of(unread: Prompt, tokenizer: Tokenizer) -> list[int]:
     """The tokens of a prompt, however it was given: those that are kept of it."""
-    side = unread.truncation_side
+    side, special = unread.parameters.truncation_side, unread.parameters.add_special_tokens
     if unread.messages:
         tokens = tokenizer.encode_chat(
             unread.messages,
             tools=unread.tools,
             options=unread.template,
-            special=bool(unread.special),
+            special=bool(special),
             keep=unread.truncate,
             side=side,
         )
     elif unread.token_ids:
         tokens = list(unread.token_ids)
     else:
-        special = unread.special is not False
+        special = special is not False
         tokens = tokenizer.encode(unread.prompt, special=special, keep=unread.truncate, side=side)
     return tokens if unread.truncate is None else truncated(tokens, unread.truncate, side)

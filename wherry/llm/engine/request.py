@@ -109,8 +109,6 @@ class StopTexts:
 
 @dataclass(slots=True)
 class GeneratedAnswer:
-    """One of a request's answers, and its output that was not sent yet."""
-
     sequence: Generation
     text: Detokenizer
     stops: StopTexts
@@ -161,7 +159,6 @@ class GeneratedAnswer:
         return delta
 
     def stop_reason(self, finish_reason: str) -> str | int | None:
-        """The stop text or the stop token of the request that has ended the answer."""
         if finish_reason != "stop" or self.stops.found is not None:
             return self.stops.found if finish_reason else None
         last = self.sequence.tokens[-1]
@@ -170,8 +167,6 @@ class GeneratedAnswer:
 
 @dataclass(slots=True, eq=False)
 class EngineRequest:
-    """A request of the engine with its answers, whose pieces it makes."""
-
     sampling: Sampling
     stream: bool
     #: The prompt, if it was given as text.
@@ -241,12 +236,16 @@ class EngineRequest:
         if sampling.echo and (most := sampling.logprobs) is not None:
             self.echoed += [reports.token(one, most) for one in report[len(self.echoed) :]]
 
-    def send(self, answer: GeneratedAnswer, reason: str, reports: Reports) -> None:
+    def send(self, answer: GeneratedAnswer, reason: str) -> None:
         """Make a piece of what was not sent of an answer, which ends with `reason` if it has."""
         details: dict[str, Any] = {}
         if not self.begun:
             self.begun = True
-            details = reports.prompt(self.tokens, self.ranked, self.sampling)
+            details["prompt_tokens"] = len(self.tokens)
+            if self.sampling.report_prompt_tokens:
+                details["prompt_token_ids"] = list(self.tokens)
+            if self.sampling.prompt_logprobs is not None:
+                details["prompt_logprobs"] = [None, *self.ranked]
             if self.style:
                 details["style"] = self.style
         if (stop := answer.stop_reason(reason)) is not None:

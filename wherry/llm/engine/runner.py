@@ -174,7 +174,6 @@ def _or_none(make: Callable[[], T], without: str) -> T | None:
 
 
 def _decodes(chunk: Chunk) -> bool:
-    """Whether a chunk is one token whose logits are requested, without an adapter."""
     return chunk.count == chunk.logits == 1 and not chunk.sequence.adapter
 
 

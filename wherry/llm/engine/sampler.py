@@ -39,8 +39,6 @@ NONE, AGAIN = -1, -2
 
 @dataclass(frozen=True, slots=True)
 class NextTokens:
-    """The next tokens of some sequences, chosen on the device."""
-
     tokens: Tensor
     #: The rows whose log probabilities are requested, and of how many alternatives.
     _reported: Mapping[int, int]
@@ -63,8 +61,8 @@ class NextTokens:
 @torch.inference_mode()
 def choose(logits: Tensor, sequences: Many[Sequence]) -> NextTokens:
     """Choose the next token of each sequence from its row of `logits` [sequences, vocabulary]."""
-    wanted = [sequence.sampling.logprobs for sequence in sequences]
-    reported = {row: most for row, most in enumerate(wanted) if most is not None}
+    alternatives = [sequence.sampling.logprobs for sequence in sequences]
+    reported = {row: most for row, most in enumerate(alternatives) if most is not None}
     logprobs = None
     if reported:
         rows = on_device([*reported], logits.device)

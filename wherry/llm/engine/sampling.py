@@ -41,27 +41,19 @@ RECOMMENDED: Final = {
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
-_WHOLE: Final = ("top_k", "max_tokens")
 
 
 def defaults_of(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters in the content of a generation_config.json. ConfigError names one whose value
     is not valid."""
-    found: dict[str, Any] = {}
-    for name, ours in RECOMMENDED.items():
-        value = generation_config.get(name)
-        if value is None:
-            continue
-        kinds = (int,) if ours in _WHOLE else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            raise ConfigError(f"generation_config.json: {name} must be a number: {value!r:.80}")
-        found[ours] = value
+    named = ((ours, generation_config.get(name)) for name, ours in RECOMMENDED.items())
+    found = {ours: value for ours, value in named if value is not None}
     if found.get("top_k") == -1:
         del found["top_k"]
     try:
-        Sampling(**found).checked("generation_config.json", vocabulary=1)
-    except InvalidRequest as error:
-        raise ConfigError(str(error)) from None
+        msgspec.convert(found, Sampling).checked("generation_config.json", vocabulary=1)
+    except (msgspec.ValidationError, InvalidRequest) as error:
+        raise ConfigError(f"generation_config.json: {error}") from None
     return found
 
 
@@ -135,12 +127,10 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def reports_prompt(self) -> bool:
-        """Whether the prompt's log probabilities are requested."""
         return self.prompt_logprobs is not None or (self.echo and self.logprobs is not None)
 
     @property
     def prompt_alternatives(self) -> int:
-        """How many alternatives are reported for each token of the prompt."""
         return max(self.prompt_logprobs or 0, (self.logprobs or 0) if self.echo else 0)
 
     def resolved(self, defaults: Mapping[str, Any]) -> Sampling:
@@ -236,7 +226,6 @@ class Sampling(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def check_tokens(model: str, tokens: Sequence[int], vocabulary: int, field: str = "prompt") -> None:
-    """Raise InvalidRequest if a token is outside the vocabulary."""
     if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
         raise InvalidRequest(
             f"model {model!r}: token ids must be between 0 and {vocabulary - 1}", field=field

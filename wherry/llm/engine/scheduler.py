@@ -3,7 +3,7 @@
 Every sequence in decode has one token in every step. Prompts are cut into chunks (chunked prefill)
 that take a fixed share of the step's duration, so that neither delays the other without bound; a
 long prompt leaves half of its room to much shorter ones behind it. If no block is free when a
-sequence grows, the newest of the lowest priority is preempted: it waits again and is recomputed
+sequence grows, the newest is preempted: it waits again and is recomputed
 later (its blocks may still be in the prefix cache).
 
 Pure: no clock and no tensors. `took` reports the duration of each step.
@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass
 from math import ceil, inf
+from operator import attrgetter
 
 from wherry.llm.engine.kv_cache import KVCache
 from wherry.llm.engine.sequence import Sequence
@@ -28,6 +29,8 @@ PROMPT_SHARE = 2 / 3
 STEPS_OF_CAUTION = 64
 #: The most steps of a sequence alone that find no memory: each has half of the tokens of the last.
 MOST_FAILURES = 16
+#: Sequences are numbered as they arrive.
+_ARRIVAL = attrgetter("id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,6 @@ class StepPace:
 
 
 class TokenScheduler:
-    """The waiting and the running sequences of one engine."""
-
     def __init__(
         self,
         cache: KVCache,
@@ -117,7 +118,7 @@ class TokenScheduler:
         return f"<TokenScheduler: {len(self.running)} running, {len(self.waiting)} waiting>"
 
     def add(self, sequence: Sequence) -> None:
-        insort(self.waiting, sequence, key=_order)
+        insort(self.waiting, sequence, key=_ARRIVAL)
 
     def remove(self, sequence: Sequence) -> None:
         if sequence in self.running:
@@ -192,10 +193,10 @@ class TokenScheduler:
             while sequence in self.running and not self.cache.grow(
                 sequence.table, min(len(sequence.tokens), sequence.computed + 1)
             ):
-                self._preempt(max(self.running, key=_order))
+                self._preempt(max(self.running, key=_ARRIVAL))
         decoding = [s for s in self.running if s.to_compute == 1]
         while len(decoding) > self._token_limit:
-            newest = max(decoding, key=_order)
+            newest = max(decoding, key=_ARRIVAL)
             decoding.remove(newest)
             self._preempt(newest)
         return decoding
@@ -256,10 +257,7 @@ class TokenScheduler:
         place = self.running.index(sequence)
         behind = [s for s in self.running[place + 1 :] if s.to_compute > 1]
         behind += self.waiting[: self.max_running - len(self.running)]
-        return any(
-            2 * other.to_compute <= sequence.to_compute and other.priority <= sequence.priority
-            for other in behind
-        )
+        return any(2 * other.to_compute <= sequence.to_compute for other in behind)
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -282,7 +280,3 @@ def _filled(chunks: list[Chunk], budget: int) -> list[Chunk]:
             chunks[place] = Chunk(chunk.sequence, chunk.start, chunk.count + more)
             budget -= more
     return chunks
-
-
-def _order(sequence: Sequence) -> tuple[int, int]:
-    return (sequence.priority, sequence.id)

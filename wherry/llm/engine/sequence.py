@@ -69,8 +69,6 @@ class Sequence:
     tokens: list[int]
     prompt_tokens: int
     sampling: Sampling
-    #: 1 is the highest; equal priorities run in order of arrival.
-    priority: int = 5
     #: Maximum of prompt and generated tokens: by the request, the model's context or the KV cache.
     max_length: int = 1 << 30
     #: Its index among the request's `n` answers.

@@ -100,12 +100,9 @@ class TextModel(StepModel, ABC):
             token_ids=token_ids,
             tools=tools,
             template=template,
-            special=parameters.add_special_tokens,
-            constraint=parameters.constraint,
-            thinking_budget=parameters.thinking_budget,
+            parameters=parameters,
             adapter=self.adapters.found(self._name, parameters.adapter),
             truncate=tokens_to_keep(self._name, parameters, self.context_tokens),
-            truncation_side=parameters.truncation_side,
             may_be_empty=task == "tokenize",
         )
         return self._begin(unread, sampling, stream=stream, only_count=task == "tokenize")
@@ -131,7 +128,6 @@ class TextModel(StepModel, ABC):
         return InvalidRequest(f"model {self._name!r}: {problem}", field=field)
 
     def _text_of(self, tokens: Sequence[int]) -> Delta:
-        """The text of tokens, special ones included, as an answer."""
         check_tokens(self._name, tokens, self.vocabulary)
         if len(tokens) > (most := self.context_tokens):
             raise PromptTooLong(

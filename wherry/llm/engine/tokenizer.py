@@ -151,7 +151,7 @@ class Tokenizer:
         missing is "right"."""
         most = self.most_tokens
         if keep is not None:
-            text, most = self._part_of(text, keep, side), None
+            text, most = truncated(text, (keep + 1) * self._longest, side), None
         if most is not None and len(text) > most * self._longest:
             raise PromptTooLong(
                 f"the text has {len(text)} characters, more than {most} tokens can hold: this"
@@ -166,23 +166,6 @@ class Tokenizer:
             self._check_length(text, most)
         tokens: list[int] = self.inner.encode(text, add_special_tokens=special)
         return tokens
-
-    def _part_of(self, text: str, keep: int, side: str) -> str:
-        """A part of a text, at its end or beginning, that has more than `keep` tokens, or all of
-        it. Found a part at a time, since a text may be far longer."""
-        taken = tokens = 0
-        while tokens <= keep and taken < len(text):
-            first = taken if side == "right" else max(0, len(text) - taken - PART)
-            part = text[first : len(text) - taken if side == "left" else taken + PART]
-            tokens += len(self._pieces(part))
-            taken += len(part)
-        return truncated(text, taken, side)
-
-    def _pieces(self, text: str) -> list[int]:
-        """The tokens of a text that may have lone surrogates."""
-        clean = text.encode(errors="replace").decode()
-        found: list[int] = self.inner.encode(clean, add_special_tokens=False)
-        return found
 
     def _check_length(self, text: str, most_tokens: int) -> None:
         """Refuse a text that is far too long after tokenizing parts of it: tokenizing all would

@@ -328,8 +328,6 @@ def engine_arguments(folders: AdapterFolders) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """An adapter that vLLM has: what its files were, and vLLM's own words for it."""
-
     files: tuple[int, ...]
     request: Any
 

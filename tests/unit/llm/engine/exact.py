@@ -77,14 +77,13 @@ LLAMA3 = {
 }
 
 
-def longrope(factors: int, **further: Any) -> dict[str, Any]:
+def longrope(factors: int) -> dict[str, Any]:
     return {
         "rope_type": "longrope",
         "rope_theta": 1000.0,
         "short_factor": [1.0 + 0.3 * n for n in range(factors)],
         "long_factor": [2.0 + n for n in range(factors)],
         "original_max_position_embeddings": 100,
-        **further,
     }
 
 
@@ -105,7 +104,6 @@ FORMS: dict[str, dict[str, dict[str, Any]]] = {
             "rope_parameters": {**YARN, "attention_factor": 1.5},
         },
         "llama3": {**SIZES, "rope_parameters": LLAMA3},
-        "longrope": {**SIZES, "rope_parameters": longrope(4, factor=2.0)},
     },
     "MistralForCausalLM": {
         "plain": {**SIZES, "sliding_window": None},

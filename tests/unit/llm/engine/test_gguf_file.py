@@ -45,7 +45,7 @@ def test_a_files_tokenizer_gives_the_tokens_of_llama_cpp(values: dict[str, Any])
     [
         ({"model": "gpt2", "pre": "smollm"}, ""),
         ({"model": "gpt2"}, ""),
-        ({"model": "llama", "pre": "anything"}, ""),
+        ({"model": "llama", "pre": "anything"}, "tokenizer.ggml.model = 'llama'"),
         ({"model": "gpt2", "pre": "kimi-k2"}, "tokenizer.ggml.pre = 'kimi-k2'"),
         ({"model": "gpt2", "pre": 3}, "tokenizer.ggml.pre = '3'"),
         ({"model": "t5"}, "tokenizer.ggml.model = 't5'"),
@@ -81,7 +81,7 @@ LLAMA: dict[str, Any] = {
     "llama.rope.freq_base": 10000.0,
     "llama.rope.dimension_count": 16,
     "llama.vocab_size": 300,
-    "tokenizer.ggml.model": "llama",
+    "tokenizer.ggml.model": "gpt2",
     "tokenizer.ggml.tokens": ["a", "b"],
 }
 TENSORS = (

@@ -112,12 +112,7 @@ ROPES: dict[str, Any] = {
     "partial": {"rope_type": "default", "partial_rotary_factor": 0.5},
     "by layer": {"full_attention": {"rope_type": "default"}},
     "frequencies the wrong way": {**LLAMA3_ROPE, "low_freq_factor": 4.0},
-    "too few factors": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 32},
-    "factors of 0": {
-        "rope_type": "longrope",
-        "short_factor": [0.0] * 32,
-        "long_factor": [1.0] * 32,
-    },
+    "longrope": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]},
     "no object": [1],
     "kind no text": {"rope_type": ["linear"], "factor": 2.0},
 }

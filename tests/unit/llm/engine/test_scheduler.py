@@ -12,10 +12,10 @@ from wherry.llm.engine.sequence import Sequence
 NUMBERS = iter(range(1_000_000))
 
 
-def sequence(tokens: int, *, max_length: int = 1000, priority: int = 5) -> Sequence:
+def sequence(tokens: int, *, max_length: int = 1000) -> Sequence:
     number = next(NUMBERS)
     prompt = [1000 + number] * tokens  # nobody shares a prefix
-    return Sequence(number, prompt, tokens, Sampling(), priority=priority, max_length=max_length)
+    return Sequence(number, prompt, tokens, Sampling(), max_length=max_length)
 
 
 def scheduler(
@@ -107,13 +107,6 @@ def test_prompts_of_about_the_same_length_are_computed_one_after_the_other() -> 
     assert (counts(first), counts(second)) == ([64], [36, 28])
 
 
-def test_a_short_prompt_of_less_priority_takes_nothing_from_a_long_one() -> None:
-    s = scheduler(max_step_tokens=64, blocks=1000)
-    s.add(sequence(400, priority=1))
-    s.add(sequence(10, priority=5))
-    assert counts(s.next_step()) == [64]
-
-
 def test_a_short_prompt_that_cannot_start_takes_nothing_from_a_long_one() -> None:
     s = scheduler(max_step_tokens=64, blocks=1000, max_running=1)
     s.add(sequence(400))
@@ -139,19 +132,6 @@ def test_nobody_starts_beyond_max_running() -> None:
     s.remove(s.running[0])
     run(s, s.next_step())
     assert (len(s.running), len(s.waiting)) == (2, 0)
-
-
-def test_priority_comes_first_then_order_of_arrival() -> None:
-    s = scheduler(max_running=1)
-    late, urgent, early = sequence(4), sequence(4, priority=1), sequence(4)
-    for one in (late, urgent, early):
-        s.add(one)
-    order = []
-    for _ in range(3):
-        run(s, s.next_step())
-        order.append(s.running[0])
-        s.remove(s.running[0])
-    assert order == [urgent, late, early]
 
 
 def test_when_blocks_run_out_the_last_comer_is_put_back_and_comes_again() -> None:
@@ -335,14 +315,3 @@ def test_a_step_takes_what_it_may_but_never_nothing_of_a_prompt() -> None:
         assert late.computed == computed
         run(s, s.next_step())
     assert late.generated_tokens == 1
-
-
-def test_the_newest_of_the_lowest_priority_makes_room() -> None:
-    s = scheduler(blocks=9, block_size=4)
-    early, urgent = sequence(11, priority=5), sequence(11, priority=1)
-    s.add(early)
-    run(s, s.next_step())
-    s.add(urgent)
-    while not s.preemptions:
-        run(s, s.next_step())
-    assert (s.running, s.waiting) == ([urgent], [early])
