@@ -48,25 +48,22 @@ class AdapterConfig(msgspec.Struct, frozen=True):
     trainable_token_indices: Any = None
 
     def problem(self) -> str:
+        begun = self.init_lora_weights
         wrong = {
             f"peft_type = {self.peft_type!r}": self.peft_type != "LORA",
             f"r = {self.r}": not 0 < self.r <= MOST_RANK,
             "use_dora": self.use_dora,
             f"bias = {self.bias!r}": self.bias != "none",
             "fan_in_fan_out": self.fan_in_fan_out,
-            f"init_lora_weights = {self.init_lora_weights!r}": self._changes_base(),
+            # Trained beside weights that are not the checkpoint's: these ways to begin take a part
+            # out of them, unless peft has converted the adapter, and then says true here.
+            f"init_lora_weights = {begun!r}": str(begun).lower().startswith(CHANGE_BASE),
             "modules_to_save": self.modules_to_save,
             "alpha_pattern": self.alpha_pattern,
             "trainable_token_indices": self.trainable_token_indices,
         }
         found = next((name for name, is_wrong in wrong.items() if is_wrong), "")
         return f"{found} is not computed here; merge the adapter into its model" if found else ""
-
-    def _changes_base(self) -> bool:
-        """Whether it was trained beside weights that are not the checkpoint's: these ways to begin
-        take a part out of them, unless peft has converted the adapter, and then says true here."""
-        begun = self.init_lora_weights
-        return isinstance(begun, str) and begun.lower().startswith(CHANGE_BASE)
 
     def allows(self, rank: int) -> bool:
         """Whether a module may have this rank. Which one has it, its matrices say."""

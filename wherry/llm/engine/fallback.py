@@ -68,7 +68,11 @@ class TransformersNetwork:
         self._now: tuple[StepInputs, Attends] | None = None
         self._attended = 0
         self._adapted: dict[str, AdaptedLinear] = {}
-        self._refuse_other_layers(checkpoint.folder.name)
+        # A short text would not show their difference, as of attention within chunks.
+        kinds = getattr(config.get_text_config(), "layer_types", None) or ()
+        if other := sorted({str(kind) for kind in kinds} - KINDS):
+            layers = ", ".join(other)[:80]
+            raise AttentionDiffers(f"{checkpoint.folder.name}: its layers are {layers}")
         self._compare(checkpoint.folder.name, name, DTYPES[dtype], device)
 
     def forward(self, step: StepInputs, attention: Attends) -> Tensor:
@@ -111,13 +115,12 @@ class TransformersNetwork:
                 raise InvalidRequest(
                     f"the model has no linear layer {name[:80]!r} for adapters", field="adapter"
                 )
-            self._adapted[name] = AdaptedLinear(base, self._adapter_rows)
+            self._adapted[name] = AdaptedLinear(
+                base, lambda: {} if self._now is None else self._now[0].adapters
+            )
             self._net.set_submodule(name, self._adapted[name])
         base = self._adapted[name].base
         return base.out_features, base.in_features
-
-    def _adapter_rows(self) -> Mapping[str, Tensor]:
-        return {} if self._now is None else self._now[0].adapters
 
     def exchange_products(self, linear: MakeLinear) -> None:
         """Replace its linear layers by those that `linear` makes. Products that a module does
@@ -165,13 +168,6 @@ class TransformersNetwork:
             window = getattr(module, "sliding_window", None)
         out = attention(module.layer_idx, q, k, v, step, window)
         return out.view(1, len(out), -1, size), None
-
-    def _refuse_other_layers(self, name: str) -> None:
-        """Raise AttentionDiffers if the configuration names kinds of layers whose difference a
-        short text would not show, such as attention within chunks of some thousand tokens."""
-        kinds = getattr(self._net.config.get_text_config(), "layer_types", None) or ()
-        if other := sorted({str(kind) for kind in kinds} - KINDS):
-            raise AttentionDiffers(f"{name}: its layers are {', '.join(other)[:80]}")
 
     @torch.inference_mode()
     def _compare(self, name: str, ours: str, dtype: torch.dtype, device: torch.device) -> None:

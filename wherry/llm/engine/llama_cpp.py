@@ -331,16 +331,13 @@ def _in_openai_words(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     """Messages whose calls have their arguments as text, as llama.cpp wants them."""
     made = [dict(message) for message in messages]
     for message in made:
-        if calls := message.get("tool_calls"):
-            message["tool_calls"] = [_with_text(call) for call in calls]
+        for place, call in enumerate(calls := list(message.get("tool_calls") or ())):
+            text = call["function"].get("arguments", {})
+            text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+            function = {**call["function"], "arguments": text}
+            message["tool_calls"] = calls
+            calls[place] = {**call, "type": "function", "function": function}
     return made
-
-
-def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    arguments = function.get("arguments", {})
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {**call, "type": "function", "function": {**function, "arguments": text}}
 
 
 def _logprobs(found: Mapping[str, Any] | None, alternatives: int | None) -> list[dict[str, Any]]:

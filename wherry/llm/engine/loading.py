@@ -112,7 +112,10 @@ def load_engine(
         # a new one again and again.
         torch.backends.cuda.enable_cudnn_sdp(False)
     checkpoint = Checkpoint.find(source)
-    exact = _is_exact(name, checkpoint, device, engine_settings.engine)
+    ours = Here(OURS, gpu=device.type != "cpu")
+    choice = choose(folder_facts(checkpoint), ours, engine_settings.engine)
+    log.info("engine", extra={"model": name, "engine": choice.engine, "reason": choice.reason})
+    exact = choice.engine == "wherry"
     config = checkpoint.config(exact=exact)
     tokenizer = Tokenizer.load(checkpoint.folder)  # before the weights, which may take minutes
     precision = _precision(engine_settings.dtype, config, device)
@@ -129,15 +132,6 @@ def load_engine(
     tokenizer.most_tokens = made.context_tokens
     give_back_freed()
     return made, tokenizer
-
-
-def _is_exact(
-    name: str, checkpoint: Checkpoint, device: torch.device, engine_settings: str
-) -> bool:
-    ours = Here(OURS, gpu=device.type != "cpu")
-    choice = choose(folder_facts(checkpoint), ours, engine_settings)
-    log.info("engine", extra={"model": name, "engine": choice.engine, "reason": choice.reason})
-    return choice.engine == "wherry"
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ class VllmBackendModel(RepositoryModel, StepModel):
         if not os.path.exists(checkpoint) and os.path.exists(beside):
             checkpoint = beside
         ours, ignored = engine_arguments(arguments)
-        if self._has_adapters(arguments):
+        if str(arguments.get("enable_lora", False)).lower() == "true":
             ours["adapters"] = _json_object(self.version_folder, ADAPTERS, name)
         others = {key: value for key, value in arguments.items() if key != "model"}
         requested = parameter_text(self.triton, "ENGINE")
@@ -160,9 +160,6 @@ class VllmBackendModel(RepositoryModel, StepModel):
         if not isinstance(made, StepModel):
             raise self._wrong(f"engine {engine} does not generate in steps")
         return made
-
-    def _has_adapters(self, arguments: Mapping[str, Any]) -> bool:
-        return str(arguments.get("enable_lora", False)).lower() == "true"
 
     def _wrong(self, problem: str) -> ConfigError:
         return ConfigError(f"model {self.triton.name!r}: {FILE}: {problem}")
@@ -355,7 +352,7 @@ def sampling_of(vllm_arguments: Mapping[str, Any], model: str) -> Parameters:
             values["stop"] = [value] if isinstance(value, str) else value
         elif name in ("structured_outputs", "guided_decoding"):
             values["constraint"] = _form(value, name, model)
-        elif name not in _NEUTRAL or not _is_one_of(value, _NEUTRAL[name]):
+        elif str(value).lower() not in [str(one).lower() for one in _NEUTRAL.get(name, ())]:
             raise _refused(model, name, "it is not supported")
     for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
         if isinstance(values.get(name), str):
@@ -416,10 +413,6 @@ def _form(value: Any, name: str, model: str) -> dict[str, Any]:
     if key == "json" and isinstance(form, str):
         form = _json(form, name, model)
     return {_FORMS[key]: form}
-
-
-def _is_one_of(value: Any, neutral: tuple[Any, ...]) -> bool:
-    return str(value).lower() in [str(one).lower() for one in neutral]
 
 
 def _json(text: str, name: str, model: str) -> Any:
