@@ -27,7 +27,7 @@ class ArrivalOrder(Generic[RequestT, AnswerT]):
     answer; only answers are kept in order. Pure."""
 
     def __init__(self) -> None:
-        #: In order of arrival; with their answers, as far as they are there.
+        #: In order of arrival, with their answers so far.
         self._here: dict[RequestT, list[AnswerT]] = {}
 
     def __len__(self) -> int:

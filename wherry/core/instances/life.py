@@ -236,7 +236,7 @@ class InstanceLife(Generic[InstanceT]):
         return True
 
     def wake(self) -> None:
-        """Start every instance again, as `start` does. None is left of those before."""
+        """Start every instance again, as `start` does. None of the earlier ones is left."""
         with self._changed:
             if self.closing:
                 return
@@ -252,7 +252,7 @@ class InstanceLife(Generic[InstanceT]):
             )
 
     def end(self) -> None:
-        """Start no instance any more, and wait no longer before a next try."""
+        """Start no instance any more, and wait no longer for a retry."""
         with self._changed:
             self.closing = True
             self._changed.notify_all()

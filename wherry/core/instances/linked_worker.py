@@ -22,7 +22,7 @@ from wherry.core.workers.shared_process import ProcessShare
 
 T = TypeVar("T")
 
-#: Seconds between two looks whether the loop still runs, which is to close the sockets.
+#: Seconds between two checks that the loop, which must close the sockets, still runs.
 _LOOK = 0.1
 
 

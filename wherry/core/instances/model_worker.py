@@ -32,8 +32,8 @@ from wherry.core.workers.shared_process import ProcessShare, SharedWorker
 
 
 class ModelWorker(LinkedWorker):
-    """A worker process with a model, for one instance; `shared` is the one for all that share
-    theirs, if this one does."""
+    """A worker process with a model, for one instance; `shared` starts it for instances that share
+    one."""
 
     def __init__(
         self,

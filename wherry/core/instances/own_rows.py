@@ -205,10 +205,10 @@ def _references(holder: Any, key: Any, views: int) -> int:
 #: Bytes that are copied in less time than it takes to look where they lie.
 _COPIED_BYTES = 64 << 10
 
-#: The references to an array that only a dict has, counted where Python counts its own.
+#: The references to an array that only a dict holds, as counted in this way by Python.
 _ONE: Columns = {"": np.empty(1)}
 _NEW = sys.getrefcount(_ONE[""])
-#: That of one that nothing refers to but its holder; of a view, by which nothing else refers to its
-#: base.
+#: The count for an array to which only its holder refers, and for a view if nothing else refers to
+#: its base.
 _FRESH = _references([np.empty(1)], 0, 0)
 _FRESH_VIEW = _references([np.empty(1)[:]], 0, 1)

@@ -47,7 +47,7 @@ _OBJECT_BYTES = 64
 SMALL_BYTES = INLINE_BYTES_WITHOUT_SLAB
 #: After this number of calls by lone callers in threads, their threads are lent the sockets.
 _MANY_LONE_CALLS = 16
-#: Seconds between two looks at a reader that holds back its stream.
+#: Seconds between two checks of a reader that holds back its stream.
 _LOOK = 0.5
 
 
@@ -65,7 +65,7 @@ class ProcessInstance(WorkerInstance, Instance):
     ) -> None:
         super().__init__(name, device, model, config, loop, shared)
         self.runs_in_caller = config.run_in_caller
-        #: How many more calls of lone callers there were than other batches, about.
+        #: About how many more calls of lone callers there were than other batches.
         self._lone_calls = 0
         signature = model.signature(config.name)
         self._streams = signature.streams

@@ -1,7 +1,7 @@
 """What do all loaded models have in common, whatever runs their requests?
 
-A request comes in by `submit` and goes by exactly one of four ways: it is answered, it fails, it is
-cancelled, or the version that has replaced this one takes it.
+A request comes in by `submit` and leaves in exactly one of four ways: it is answered, it fails, it
+is cancelled, or the version that has replaced this one takes it.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Runner(ABC):
 class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
     """A runner with instances, which come and go, and whose workers may die with a request."""
 
-    #: What an instance is in while it works, for people.
+    #: What an instance works on, in messages: a batch or a step.
     turn = "batch"
 
     def __init__(

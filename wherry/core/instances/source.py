@@ -48,7 +48,7 @@ class Module(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
-    """Where a model comes from. Pickled are only the arguments of a class's constructor, and what
+    """Where a model comes from. Only the arguments of a class's constructor are pickled, and what
     was changed after it, by the parent, for its own child."""
 
     module: Module
@@ -56,7 +56,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     arguments: bytes | None = None
     #: The program's main module, where the arguments may have their classes.
     main: Module | None = None
-    #: Those of its classes, and its own.
+    #: Pickled changes of its classes, and of the object.
     changes: tuple[bytes, bytes] | None = None
 
 
@@ -209,7 +209,7 @@ _NO_MODEL = object()
 
 
 def _pickled_changes(model: Model, name: str) -> tuple[bytes, bytes] | None:
-    """Those of classes, and those of the object. ConfigError if one cannot be sent."""
+    """The changes of classes, and of the object. ConfigError if one cannot be sent."""
     changes = model.attribute_changes()
     containers = {n for n in changes.within if isinstance(vars(model)[n], list | dict | set)}
     attributes = _sendable(name, changes.attributes, changes.within - containers, model)

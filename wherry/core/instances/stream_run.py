@@ -26,7 +26,7 @@ class ModelStreams:
     config: ModelConfig
     statistics: ModelStatistics
     clock: Callable[[], float]
-    #: Ends a request with an error; ... with what its model has done wrong on that instance.
+    #: Ends a request with an error; `failed`: with what its model has done wrong on that instance.
     fail: Callable[[InferRequest, WherryError], bool]
     failed: Callable[[InferRequest, Failure, str], None]
     #: Remembers what the next step of a sequence needs of a row; returns the other outputs.

@@ -254,8 +254,8 @@ class PipelineRunner(Runner):
     # Life
 
     def start(self) -> None:
-        """Start the loop, if it does not run: a request is too late to find that there is no thread
-        for it."""
+        """Start the loop, if it does not run, so that a lack of threads shows before a request
+        comes."""
         self._thread.start()
 
     def wait_ready(self, timeout: float | None = None) -> None:
@@ -310,7 +310,7 @@ class PipelineRunner(Runner):
     # Requests
 
     def _refusal(self, request: InferRequest, now: float) -> WherryError | None:
-        """None: it is let in."""
+        """Why the request is refused; None: it is admitted."""
         name, here = self.config.name, len(self._unanswered)
         left = None if request.deadline is None else request.deadline - now
         if left is not None and left <= 0:

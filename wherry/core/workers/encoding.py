@@ -212,7 +212,7 @@ class MessageEncoder:
         #: The memory file to send with the last frame, if there is one. Its user closes it, and
         #: sets this to None.
         self.file: ArrayFile | None = None
-        #: Makes the body alone of a message that lies in it as a whole. Raises UNSENDABLE.
+        #: Encodes the body of a message that needs no shared memory. Raises UNSENDABLE.
         self.body = msgspec.msgpack.Encoder(enc_hook=self._encode_other).encode
         self._slab: Region | None = None
         self._shared_bytes = 0
@@ -328,7 +328,7 @@ class MessageDecoder:
         #: The arrays in the slab that may still be used: each view of one keeps it alive.
         self.views: list[weakref.ref[Array]] = []
         self._file: mmap.mmap | None = None
-        #: Reads the body alone of a message without a memory file, or raises anything.
+        #: Decodes the body of a message without a memory file; may raise anything.
         with _BUILDING:
             decoder = msgspec.msgpack.Decoder(message_type, ext_hook=self._decode_extension)
         self.body = decoder.decode

@@ -171,7 +171,7 @@ class WorkerLink:
             self._encode(message, slab)
 
     def write(self) -> None:
-        """Send what was added. Not while the other thread encodes: then when it has done so."""
+        """Send what was added; while the other thread encodes, only after that."""
         if self._offered:
             return  # nothing was added: that takes the sockets back
         while self._waiting and not self._encoding:

@@ -42,8 +42,8 @@ class ProcessGroup:
     however.
 
     Of two sockets that are connected, the kernel has each signal the group when the other closes:
-    nothing needs to run here for that, and a process id that is used again is not meant. What a
-    process of the group has put into a session of its own lives on.
+    nothing needs to run here for that, and a reused process id is not hit. What a process of the
+    group has put into a session of its own lives on.
     """
 
     def __init__(self, leader: int) -> None:
@@ -192,8 +192,8 @@ class WorkerProcess:
             self._poll.unregister(file)
 
     def end(self, error: Exception) -> tuple[str, str]:
-        """How it ended, as a text and as one word. Kills it if it did not end. `error` is what was
-        seen of its end."""
+        """How it ended, as a text and as one word. Kills it if it did not end. `error` is what
+        showed its end."""
         process = self._process
         if isinstance(error, Garbage):
             process.kill()
@@ -324,8 +324,8 @@ def _how(status: int) -> tuple[str, str]:
 
 
 def end_descendants() -> None:
-    """End what this process, and that in turn, has started, by SIGTERM and then SIGKILL. What is in
-    a session of its own stays, and so does all of it where there is no Linux."""
+    """End all descendants of this process, by SIGTERM and then SIGKILL. Those in a session of their
+    own stay, and all of them where the system is not Linux."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         ends_at = time.monotonic() + _TERM_SECONDS
         running = [*_descendants(os.getpid())]

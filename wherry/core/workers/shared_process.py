@@ -237,11 +237,11 @@ class SharedProcess:
 
 
 class ProcessShare:
-    """An instance's share of a worker process: what a `WorkerProcess` is to one that has it for
-    itself. All but `kill` and `ring` is for the thread that watches it."""
+    """An instance's share of a worker process, used as a `WorkerProcess`. All but `kill` and `ring`
+    is for the thread that watches it."""
 
-    #: Of its end, once `end` has returned: whether it ran the model's code, another one is to blame
-    #: for it, and no further one may be.
+    #: Of its end, once `end` has returned: whether this instance ran its model's code, whether
+    #: another one is to blame, and whether no further one may be.
     was_running = True
     is_innocent = False
     was_alone = True
