@@ -1,4 +1,4 @@
-"""What does the log say of each HTTP request?"""
+"""What does the log record of each HTTP request?"""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _LoggedExchange(PassedOn):
 
 
 def _trace_context(headers: Mapping[str, str]) -> dict[str, str]:
-    """The W3C trace that a request belongs to, if its header says so."""
+    """The W3C trace that a request belongs to, if its header is valid."""
     header = headers.get("traceparent", "")
     return {"traceparent": header} if _TRACEPARENT.fullmatch(header) else {}
 

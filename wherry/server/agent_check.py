@@ -1,7 +1,7 @@
 """What does HAProxy's agent check learn of this server: which weight, and whether to send anything?
 
-HAProxy connects, may send the text of its `agent-send`, and reads one line. That text is what a row
-takes on a good host, as `20ms`: only by that can a host tell that it is a slow one.
+HAProxy connects, may send the text of its `agent-send`, and reads one line. That text is the time
+of a row on a good host, as `20ms`: without it a host cannot know that it is slow.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def expected_seconds(sent: bytes) -> float | None:
-    """What `agent-send` says that a row takes; None if it does not."""
+    """The time of a row by `agent-send`; None if it has none."""
     found = EXPECTED.fullmatch(sent)
     return float(found[1]) * UNITS[found[2]] if found else None
 
@@ -64,7 +64,7 @@ class AgentCheck:
         self._load, self._not_ready, self._draining = load, not_ready, draining
         self._server: asyncio.Server | None = None
         self._open: set[_Check] = set()
-        #: What `agent-send` said last; until it says something the best of this host.
+        #: By the last `agent-send` that had a time; before the first, the best of this host.
         self._expected: float | None = None
         self._best = 0.0
 

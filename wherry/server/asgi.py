@@ -152,8 +152,8 @@ async def _read_body(request: HttpRequest, receive: Receive, max_body_bytes: int
 
 
 async def _watch(exchange: _AsgiExchange, receive: Receive) -> None:
-    """Wait for the client to leave. A middleware that has read the body for itself may say it
-    again, each time and at once: then nothing is heard of the client."""
+    """Wait for the client to leave. A middleware that has read the body may repeat it at once
+    on each call: then it is not known when the client leaves."""
     if (await receive())["type"] == "http.disconnect":
         exchange.leave()
 
@@ -191,7 +191,7 @@ class _AsgiExchange(Exchange):
                 message = self._messages.popleft()
                 try:
                     await send(message)
-                except OSError:  # how newer servers say that the client has left
+                except OSError:  # how newer servers report that the client has left
                     self.leave()
                     return
                 self._sent(len(message.get("body", b"")))
@@ -249,7 +249,7 @@ class _AsgiExchange(Exchange):
         )
 
     def _put_start(self, status: int, content_type: str, headers: Headers) -> None:
-        guessing = ("X-Content-Type-Options", "nosniff")  # as `wire.first_lines` says it
+        guessing = ("X-Content-Type-Options", "nosniff")  # as in `wire.first_lines`
         fields = [("Content-Type", content_type), guessing, *headers]
         header_lines(fields)  # not every server looks for line breaks in them
         raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]

@@ -3,8 +3,7 @@
     python -m wherry.server.front LINK NUMBER
 
 LINK is the descriptor of its end of a socket pair: first its options come, then messages. NUMBER
-says which of the server's fronts it is. It ends when it is told so (SIGTERM), or when the owner is
-gone.
+is that of this front among the server's. It ends on SIGTERM, or when the owner is gone.
 """
 
 from __future__ import annotations
@@ -51,15 +50,15 @@ log = logging.getLogger("wherry")
 
 #: Seconds that clients have to take their answers when the owner is gone.
 OWNER_GONE: Final = 1.0
-#: Seconds without a message of the owner, who asks every 10, after which it is taken to hang.
+#: Seconds without a message of the owner, which sends one every 10, until it counts as hung.
 OWNER_SILENCE: Final = 45.0
 
 
 class LocalOwner:
     """The link to the process that has started this one, and owns its models.
 
-    `on_settings` gets what its fronts must know alike, `on_measure` is called when it wants to know
-    what this one has counted, `on_end` when it is gone.
+    `on_settings` gets what its fronts must know alike, `on_measure` is called when it requests
+    this one's figures, `on_end` when it is gone.
     """
 
     def __init__(self, runtime: Runtime, sock: socket.socket) -> None:
@@ -68,15 +67,15 @@ class LocalOwner:
         self._sock = sock
         self._models: RemoteModels | None = None
         self._link: OwnerLink | None = None
-        #: Set when the owner has told of its models.
+        #: Set when the owner has sent its models.
         self.received_models = asyncio.Event()
         self.on_settings: Callable[[FrontSettings], None] = lambda _: None
         self.on_measure: Callable[[], None] = lambda: None
-        self._last_message_at = float("inf")  # by the loop's clock; it has said nothing yet
+        self._last_message_at = float("inf")  # by the loop's clock; none has come yet
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has said nothing for so long that it hangs. In the loop."""
+        """Whether it has been silent for so long that it hangs. In the loop."""
         return asyncio.get_running_loop().time() - self._last_message_at > OWNER_SILENCE
 
     def link(self) -> OwnerLink | None:
@@ -84,7 +83,7 @@ class LocalOwner:
         return self._link if self._link is not None and self._link.is_open else None
 
     def start(self) -> None:
-        """Say hello. In the loop."""
+        """Send Hello. In the loop."""
         port = self._runtime.port()
         self._sock.setblocking(False)
         messages = MessageSocket(self._sock, self._sock, FromOwner, copies=False)
@@ -121,7 +120,7 @@ class FrontServer(Server):
 
     def _make_listeners(self, options: Options, plan: MemoryPlan) -> tuple[Applications, Listeners]:
         made = applications(self.control, options, plan, PassOn(self._owner.link))
-        made.watched.level = logging.DEBUG  # the owner says it
+        made.watched.level = logging.DEBUG  # the owner logs it
         return made, Listeners(made, options, plan, is_front=True)
 
     def _signals(self) -> list[int]:
@@ -130,8 +129,8 @@ class FrontServer(Server):
     def _end_now(self, number: int) -> None:
         """Do nothing: a signal to all processes of a service comes from the owner, too."""
 
-    def _say(self, event: str, **fields: object) -> None:
-        # Of the whole server the owner says it.
+    def _log(self, event: str, **fields: object) -> None:
+        # The owner logs it for the whole server.
         log.debug(event, extra=fields)
 
     async def _load(self) -> bool:
@@ -153,11 +152,11 @@ class FrontServer(Server):
         try:
             looks = in_thread(process_figures, "wherry-metrics")
         except RuntimeError:  # the system gives no thread, and the owner takes silence for a hang
-            self._tell(process_figures())
+            self._send_figures(process_figures())
         else:
-            looks.add_done_callback(lambda looked: self._tell(looked.result()))
+            looks.add_done_callback(lambda looked: self._send_figures(looked.result()))
 
-    def _tell(self, process: ProcessFigures) -> None:
+    def _send_figures(self, process: ProcessFigures) -> None:
         link, listeners, common = self._owner.link(), self._listeners, self._applications.common
         if link is not None:
             stall = common.loop_stall
@@ -195,11 +194,11 @@ def main(link: int, number: int) -> int:
         off=flags.log_off,
     )
 
-    def say_which(record: logging.LogRecord) -> bool:
+    def add_front(record: logging.LogRecord) -> bool:
         record.front = number
         return True
 
-    handler.addFilter(say_which)
+    handler.addFilter(add_front)
     return FrontServer(sock, options).run()
 
 

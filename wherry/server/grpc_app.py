@@ -1,4 +1,4 @@
-"""Which handler answers a call, and may this client ask at all?
+"""Which handler answers a call, and may this client call it?
 
 The application over any transport: methods, keys, errors. It knows calls and messages as values;
 HTTP/2 is the transport's business.
@@ -12,7 +12,7 @@ from typing import Final
 
 from wherry.core.api import Runtime
 from wherry.server.access.api_keys import Restrictions
-from wherry.server.calls.load_reports import ASKS, LoadReports
+from wherry.server.calls.load_reports import FORMAT_HEADER, LoadReports
 from wherry.server.calls.terms import REQUEST_ID, client_request_id
 from wherry.server.fronts.pass_on import PassOn
 from wherry.server.fronts.pass_on_calls import passed_on
@@ -31,8 +31,8 @@ SERVICE: Final = "inference.GRPCInferenceService"
 class GrpcApp:
     """A Runtime as a gRPC application: call it with each Rpc.
 
-    With keys in `common`, every method but health wants one of them, as `authorization: Bearer KEY`
-    or `x-api-key: KEY` in the call's metadata; `restrictions` may ask for more, of a part of the
+    With keys in `common`, every method but health needs one of them, as `authorization: Bearer KEY`
+    or `x-api-key: KEY` in the call's metadata; `restrictions` may require more, of a part of the
     methods (their headers begin with triton-grpc-protocol-).
     """
 
@@ -76,7 +76,7 @@ class GrpcApp:
         self._handlers = {path: handlers[path.rpartition("/")[2]] for path in described}
         #: What a transport must know: which methods there are, and which of them stream.
         self.methods: Mapping[str, Method] = described
-        #: Methods that tell whether the server lives, and end at once.
+        #: Methods that report whether the server lives, and end at once.
         self.vital = frozenset(
             path
             for path, handler in self._handlers.items()
@@ -93,7 +93,7 @@ class GrpcApp:
                 rpc.fail("UNAUTHENTICATED", self._keys.REFUSAL)
                 return
             rpc.caller = caller
-        if REQUEST_ID in rpc.metadata or ASKS in rpc.metadata or self._load_reports.always:
+        if REQUEST_ID in rpc.metadata or FORMAT_HEADER in rpc.metadata or self._load_reports.always:
             rpc.metadata.trailers = self._trailers(rpc.metadata)
         try:
             if self._restrictions is not None:
@@ -101,12 +101,12 @@ class GrpcApp:
                     handler.group, rpc.metadata, what="protocol", prefix="triton-grpc-protocol-"
                 )
             handler.call(self.methods[rpc.path], rpc)
-        except Exception as error:  # noqa: BLE001 - the top: whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - the top: whatever it is, the client gets an answer
             fail(rpc, error)
 
     def _trailers(self, metadata: CallMetadata) -> Callable[[], Metadata] | None:
-        """What gives the trailers of a call: its id, if it has one, and a load report, if it asks
-        for that."""
+        """What gives the trailers of a call: its id, if it has one, and a load report, if it
+        requests one."""
         report, request_id = self._load_reports.requested_by(metadata), client_request_id(metadata)
         if not request_id:
             return report

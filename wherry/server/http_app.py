@@ -1,4 +1,4 @@
-"""Which handler answers a request, and may this client ask at all?
+"""Which handler answers a request, and may this client call it?
 
 The application over any transport: paths, methods, keys, health, errors. It knows requests and
 answers as values; bytes on a connection are the transport's business.
@@ -17,7 +17,7 @@ from wherry.llm.api import MESSAGES, error_object, speaks_openai
 from wherry.llm.api import error_body as anthropic_error
 from wherry.server.access.api_keys import GROUPS, ApiKeys, Restrictions
 from wherry.server.calls.client_text import without_paths
-from wherry.server.calls.load_reports import ASKS, LoadReports
+from wherry.server.calls.load_reports import FORMAT_HEADER, LoadReports
 from wherry.server.calls.offload import RETRY_AFTER
 from wherry.server.dashboard.routes import Dashboard
 from wherry.server.fronts.pass_on import PassOn
@@ -37,7 +37,7 @@ from wherry.triton.api import ModelControl
 
 LIVE = ("/v2/health/live", "/livez", "/healthz", "/health", "/ping")
 READY = ("/v2/health/ready", "/readyz")
-#: Paths that tell whether the server lives.
+#: Paths that report whether the server lives.
 VITAL = frozenset((*LIVE, *READY))
 #: Groups that operators need and clients do not: these may have a port of their own.
 MANAGEMENT: Final = frozenset(("model-repository", "logging", "trace", "metrics"))
@@ -47,13 +47,13 @@ MAX_PATHS = 1024
 
 
 class ServerLive(ExactAnswer):
-    """The server lives. Only for clients that say by Accept that they take JSON."""
+    """The server lives. Only for clients whose Accept header has JSON."""
 
     live: bool
 
 
 class ServerReady(ExactAnswer):
-    """The server is ready. Only for clients that say by Accept that they take JSON."""
+    """The server is ready. Only for clients whose Accept header has JSON."""
 
     ready: bool
 
@@ -87,8 +87,8 @@ SCRAPE: Final = {
 class HttpApp:
     """A Runtime as an HTTP application: call it with each exchange.
 
-    With keys in `common`, every path but health wants one of them, as `Authorization: Bearer KEY`
-    or `X-API-Key: KEY`; `restrictions` may ask for more, of a part of the paths. `drain` takes
+    With keys in `common`, every path but health needs one of them, as `Authorization: Bearer KEY`
+    or `X-API-Key: KEY`; `restrictions` may require more, of a part of the paths. `drain` takes
     readiness away; what still comes in is answered.
     """
 
@@ -188,7 +188,7 @@ class HttpApp:
             message = self._sentence("Not Found", "; /docs lists the routes of this server")
             respond(exchange, self._refusal(head.path, 404, message), status=404)
             return
-        if ASKS in head.headers or self._load_reports.always:
+        if FORMAT_HEADER in head.headers or self._load_reports.always:
             exchange = self._with_load_report(exchange)
         if head.trace is not None:
             head.route = route  # its span is named after it; the head is this request's alone
@@ -200,7 +200,7 @@ class HttpApp:
                 handler(exchange)
             else:
                 self._other_method(exchange, route.handlers)
-        except Exception as error:  # noqa: BLE001 - the top: whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - the top: whatever it is, the client gets an answer
             status, message, headers = describe(exchange, error)
             body = self._refusal(head.path, status, message)
             exchange.respond(status, body, headers=headers)

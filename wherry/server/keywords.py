@@ -1,6 +1,6 @@
 """Which keywords does `wherry.Server` take, and of which types?
 
-Type checkers and editors read this; server/options.py says what they mean, and a test holds both
+Type checkers and editors read this; server/options.py has what they mean, and a test holds both
 equal. A Server has `host`, `port` and `grpc_port` as parameters of its own.
 """
 

@@ -230,7 +230,7 @@ class Listeners:
         for fronts in self._of_fronts():
             await fronts.serve()
         for what, where in self._listening_later:
-            self._say_listening(what, where, accepts=True)
+            self._log_listening(what, where, accepts=True)
         self._listening_later.clear()
 
     async def drain(self, timeout: float) -> bool:
@@ -282,14 +282,14 @@ class Listeners:
         if self._http is not None:
             await self._start_http(self._http)
         for fronts in self._of_fronts():
-            # What is wrong with the files is said here, and not by each front.
+            # What is wrong with the files is reported here, and not by each front.
             await self._tls_context(self._tls.of_http)
             if self._listen.speaks_grpc:
                 await self._tls_context(self._tls.of_grpc, "h2")
             await fronts.start()
             self._is_open("http", fronts, accepts=False)
             if fronts.grpc_address:
-                self._say_listening("grpc", fronts.grpc_address, accepts=False)
+                self._log_listening("grpc", fronts.grpc_address, accepts=False)
         listen = self._listen
         places = {
             "management": (listen.host, listen.management_port),
@@ -341,7 +341,7 @@ class Listeners:
             reuse_port=listen.reuse_port,
             serve=self._serves_at_once,
         )
-        self._say_listening("grpc", listener.address)
+        self._log_listening("grpc", listener.address)
 
     async def _start_agent(self) -> None:
         listen, port = self._listen, self._listen.agent_port
@@ -352,19 +352,19 @@ class Listeners:
         except OSError as error:
             raise ConfigError(f"agent_port {port}: {error.strerror or error}") from None
         self.urls["agent"] = at
-        self._say_listening("agent", at)
+        self._log_listening("agent", at)
 
     def _is_open(
         self, name: str, listener: Listener | Fronts, *, accepts: bool | None = None
     ) -> None:
         self.urls[name] = listener.url
-        self._say_listening("url" if name == "http" else name, listener.url, accepts=accepts)
+        self._log_listening("url" if name == "http" else name, listener.url, accepts=accepts)
 
-    def _say_listening(self, what: str, where: str, *, accepts: bool | None = None) -> None:
+    def _log_listening(self, what: str, where: str, *, accepts: bool | None = None) -> None:
         if not (self._serves_at_once if accepts is None else accepts):
             self._listening_later.append((what, where))
             return
-        # Of fronts the owner says it, once.
+        # For fronts the owner logs it, once.
         log.log(logging.DEBUG if self._is_front else logging.INFO, "listening", extra={what: where})
 
     async def _tls_context(self, files: TlsFiles, alpn: str = "http/1.1") -> ssl.SSLContext | None:

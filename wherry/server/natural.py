@@ -105,7 +105,7 @@ class NaturalCodec:
 
     def _of_values(self, values: list[NamedValue]) -> DecodedRequest:
         unknown = {value.name for value in values if value.name} - self._tensors.inputs.keys()
-        if unknown:  # told before what is missing, which may be the same under a wrong name
+        if unknown:  # reported before what is missing, which may be the same under a wrong name
             raise self._unknown(sorted(unknown))  # they are a form's, of a thousand fields
         columns, rows, _ = self._forms.columns(values)
         return DecodedRequest(columns, rows, several=rows > 1)
@@ -219,7 +219,7 @@ class NaturalModel:
 
     def __init__(self, entry: HttpEntry, name: str) -> None:
         self._path = ModelPath(entry, name, None)
-        #: Of the version that was asked last, and its natural codec.
+        #: The codec of the version that was called last, and its natural codec.
         self._codecs: tuple[ModelCodec, NaturalCodec] | None = None
 
     @property

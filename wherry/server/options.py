@@ -122,7 +122,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Options of who may call which parts of the API."""
+    """Options of which clients may call which parts of the API."""
 
     allowed_hosts: tuple[str, ...] = option((),
         "accept this host name, too (*.NAME: its subdomains; *: any); may be repeated",
@@ -188,7 +188,7 @@ class Capacity:
         "several fronts", "SIZE", least=0)
     idle_timeout: float = option(75.0, "close connections that are idle for this long",
         "SECONDS", least=0.001)
-    #: Everything that one client may cost, in place of the options above that say so; for programs.
+    #: Everything that one client may cost, in place of those options above; for programs.
     limits: Limits | None = None
 
 
@@ -403,7 +403,7 @@ def from_keywords(keywords: Mapping[str, Any]) -> Options:
 
     TypeError for a name that a server has no option for.
     """
-    # The last is for fronts, which log as the command line says.
+    # The last is for fronts, which log by the command line.
     groups = {n: keywords.get(n, _GROUPS[n]()) for n in (*OF_A_SERVER, "command_line")}
     for name, value in keywords.items():
         if name in groups:

@@ -1,4 +1,4 @@
-"""Which parts does a server consist of, with the options that it is given?"""
+"""Which parts does a server consist of, by its options?"""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def runtime_of(
 
 
 def plan_for(capacity: Capacity) -> MemoryPlan:
-    """The limits that are said, and the others as the memory allows. Warns of limits that need more
+    """The limits that are set, and the others as the memory allows. Warns of limits that need more
     memory than there is. Reads files: not for an event loop."""
     memory = Machine().memory_limit_bytes()
     limits = capacity.limits
@@ -141,7 +141,7 @@ def applications(
 def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common:
     access, protocols = options.access, options.protocols
     return Common(
-        # Clients of a Triton repository ask for its server by name.
+        # Clients of a Triton repository look for its server's name.
         name=protocols.server_name or ("triton" if control.repositories else "wherry"),
         keys=ApiKeys(access.api_keys),
         admission=Admission(options.capacity.max_in_flight, plan.max_queue_bytes),

@@ -61,7 +61,7 @@ class StopPipe:
 class ReadyPipe:
     """The descriptor that gets the lines and is then closed, or is closed without one.
 
-    Without a descriptor only systemd is told.
+    Without a descriptor only systemd is notified.
     """
 
     def __init__(self, fd: int | None) -> None:
@@ -77,7 +77,7 @@ class ReadyPipe:
             fd, self._fd = self._fd, None
             raise ConfigError(f"ready_fd {fd}: {error.strerror}") from None
 
-    def tell(self, url: str, *, to_systemd: bool = False) -> None:
+    def report(self, url: str, *, to_systemd: bool = False) -> None:
         """Write the URL and close. A reader that is gone is ignored. `to_systemd`: this program may
         be the service that it waits for."""
         if self._fd is not None:
@@ -95,7 +95,7 @@ class ReadyPipe:
 
 
 def notify(state: str, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Tell the service manager, if there is one. Never blocks; one that is gone is ignored.
+    """Notify the service manager, if there is one. Never blocks; one that is gone is ignored.
 
     Processes that are started afterwards do not know of it: they are not the service.
     """

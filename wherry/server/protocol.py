@@ -140,7 +140,7 @@ class HttpProtocol(ABC):
             else:
                 work = partial(entry.body, exchange)
                 entry.off_loop(exchange, work, start, self._fail, reads=True)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
             self._fail(exchange, error)
 
     async def _answer(self, exchange: Exchange, answer: Callable[[], Awaitable[bytes]]) -> None:
@@ -148,7 +148,7 @@ class HttpProtocol(ABC):
         admission.enter_body()
         try:
             respond(exchange, await answer())
-        except Exception as error:  # noqa: BLE001 - of the protocol: whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - of the protocol: the client gets an answer
             self._fail(exchange, error)
         finally:
             admission.leave()

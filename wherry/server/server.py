@@ -1,7 +1,7 @@
 """How does a server begin, become ready, and end without losing a request?
 
 start     the address is taken first: a port in use is known before any model is loaded
-load      in a thread, so that `live` answers at once and `ready` says what is loading
+load      in a thread, so that `live` answers at once and `ready` reports what is loading
 ready     every model is loaded and warm; now --ready-fd gets the URL
 drain     not ready, accept no more, answer what was accepted
 stop      what is left after `drain_timeout` fails with 503; models are unloaded
@@ -229,7 +229,7 @@ class Server:
             if received:
                 self._end_now(number)
             received.append(number)
-            self._say("stopping", signal=signal.Signals(number).name)
+            self._log("stopping", signal=signal.Signals(number).name)
             self._stopping.set()
 
         for number in _unblocked(self._signals()):
@@ -245,7 +245,7 @@ class Server:
     def _signals(self) -> list[int]:
         return ending_signals()
 
-    def _say(self, event: str, **fields: object) -> None:
+    def _log(self, event: str, **fields: object) -> None:
         log.info(event, extra=fields)
 
     def _end_now(self, number: int) -> None:
@@ -285,11 +285,11 @@ class Server:
                 common.allow_model_upload |= listeners.local
                 if await self._load():
                     await listeners.serve()
-                    self._tell_ready()
+                    self._report_ready()
                     await self._stopping.wait()
             finally:
                 drained = await self._end()
-            self._say("stopped")
+            self._log("stopped")
             return drained
         finally:
             common.loop_stall.stop()
@@ -333,12 +333,12 @@ class Server:
             self.runtime.start(log_ready)
         self.control.start(log_ready)
 
-    def _tell_ready(self) -> None:
+    def _report_ready(self) -> None:
         if self._is_the_program:
             _spare_the_collector()
-        self._say("ready", url=(url := self._listeners.url), models=len(self.runtime.models()))
+        self._log("ready", url=(url := self._listeners.url), models=len(self.runtime.models()))
         self.start_log.ready(self)
-        self._ready_pipe.tell(url, to_systemd=self._is_the_program)
+        self._ready_pipe.report(url, to_systemd=self._is_the_program)
         self._ready.set_result(None)
 
     async def _end(self) -> bool:
@@ -347,11 +347,11 @@ class Server:
         if self._rows is not None:
             self._rows.drain()
             if self._rows.requests:
-                self._say("draining", requests=self._rows.requests)
+                self._log("draining", requests=self._rows.requests)
         ends_at = time.monotonic() + self.drain_timeout
         listeners = self._listeners
         if listeners.connections or listeners.calls:
-            self._say("draining", connections=listeners.connections, calls=listeners.calls)
+            self._log("draining", connections=listeners.connections, calls=listeners.calls)
         self.control.freeze()
         drained = await listeners.drain(self.drain_timeout)
         if self._owns_runtime:
@@ -417,7 +417,7 @@ async def _close(runtime: Runtime, drained: bool, ends_at: float) -> bool:
     """Finish what runs, and unload. False if something was not finished by `ends_at`, or not
     `drained` before."""
     left = max(0.0, ends_at - time.monotonic())
-    # Asked before the drain: after it all are "unloading".
+    # Read before the drain: after it all are "unloading".
     loads = "loading" in runtime.not_ready().values()
     drained &= await _at_the_end(lambda: runtime.drain(left), False)
     # Wait for unloading only if nothing runs or loads any more; for UNLOADING seconds at least.
@@ -428,7 +428,7 @@ async def _close(runtime: Runtime, drained: bool, ends_at: float) -> bool:
 
 
 async def _at_the_end(call: Callable[[], T], otherwise: T) -> T:
-    """Run it in a thread; leave it if the system has none, and end all the same."""
+    """Run it in a thread; leave it if the system has none, and end anyway."""
     try:
         return await in_thread(call, "wherry-close", start_timeout=THREAD_START_TIMEOUT)
     except RuntimeError as error:

@@ -335,7 +335,7 @@ def user_traceback(error: BaseException) -> str:
     _, _, first = shortened.partition("\n")
     if first.startswith("  File "):
         return shortened
-    # None of the lines is the user's. The message of wherry's own errors says it all.
+    # None of the lines is the user's. The message of wherry's own errors is enough.
     return "" if first.startswith(_OWN_ERRORS) else text
 
 
@@ -352,7 +352,7 @@ _OWN_ERRORS = "wherry."
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _NOT_THE_USERS = ("<frozen importlib", _PACKAGE, importlib.__file__)
 _MACHINERY = _frames_of(*_NOT_THE_USERS)
-#: The place in wherry that found a user's mistake says nothing; the mistake stands below.
+#: The place in wherry that found a user's mistake is of no use; the mistake stands below.
 _OURS_AT_THE_END = re.compile(
     rf'(?:  File "{re.escape(_PACKAGE)}[^\n]*\n(?:    .*\n)*)+(?={re.escape(_OWN_ERRORS)})'
 )

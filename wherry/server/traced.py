@@ -25,9 +25,9 @@ from wherry.server.http.exchange import (
 if TYPE_CHECKING:
     from wherry.server.grpc.call import Call
 
-#: What of a path tells one model from another, and is not part of a route's name.
+#: What differs between models in a path, and is not part of a route's name.
 _NAMED: Final = re.compile(r"(?<=/models/)([^/]+)|(?<=/versions/)([^/]+)")
-#: Of the body of an error, so much is looked at for its text.
+#: Bytes of an error's body that are searched for its text.
 _MOST_ERROR_BYTES: Final = 2**16
 _METHODS: Final = frozenset(
     ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "CONNECT", "TRACE")
@@ -101,7 +101,7 @@ class TracedExchange(PassedOn):
         self._end(None)
 
     def _note_text(self, status: int, body: Body) -> None:
-        """Note what the client is told: it was refused before it became a request of a model."""
+        """Note the text of the answer: it was refused before it became a request of a model."""
         text = _error_text(body)
         span_attributes = {"exception.message": text} if text else {}
         self._trace.event("exception", **{"exception.type": str(status), **span_attributes})
@@ -190,7 +190,7 @@ _SERVER_ERRORS: Final = frozenset(
 
 
 class TracedCalls:
-    """A gRPC application, with a span for each call that is traced: `ended` is told the end."""
+    """A gRPC application, with a span for each traced call; `ended` is called at its end."""
 
     def __init__(self, application: GrpcApplication, tracing: Tracing) -> None:
         self._application = application

@@ -68,7 +68,7 @@ def test_it_gets_the_url_and_then_its_end() -> None:
     pipe = ReadyPipe(write)
     pipe.keep()
     assert not os.get_inheritable(write)
-    pipe.tell("http://127.0.0.1:1")
+    pipe.report("http://127.0.0.1:1")
     pipe.close()
     with os.fdopen(read) as reader:
         assert reader.read() == "http://127.0.0.1:1\n"
@@ -77,7 +77,7 @@ def test_it_gets_the_url_and_then_its_end() -> None:
 def test_a_reader_that_is_gone_is_no_reason_not_to_serve() -> None:
     read, write = os.pipe()
     os.close(read)
-    ReadyPipe(write).tell("http://127.0.0.1:1")
+    ReadyPipe(write).report("http://127.0.0.1:1")
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.close(write)
 
@@ -93,7 +93,7 @@ def test_what_is_no_descriptor_is_told() -> None:
 def test_without_a_descriptor_nothing_happens() -> None:
     pipe = ReadyPipe(None)
     pipe.keep()
-    pipe.tell("http://127.0.0.1:1")
+    pipe.report("http://127.0.0.1:1")
     pipe.close()
 
 

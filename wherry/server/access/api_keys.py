@@ -1,7 +1,7 @@
 """Which of the server's keys does a client have, and which groups of APIs may it use?
 
-A key is written `KEY`, or `NAME: KEY`: the name is what logs may say. In a file each has a line of
-its own; lines that begin with # and empty ones say nothing.
+A key is written `KEY`, or `NAME: KEY`: the name may appear in logs. In a file each has a line of
+its own; empty lines and those that begin with # are ignored.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ GROUPS: Final = (
 
 
 class Restrictions:
-    """The operator's rules for each of Triton's groups; a group without a rule is open, or wants
-    what `others` want.
+    """The operator's rules for each of Triton's groups; a group without a rule is open, or has
+    the rule of `others`.
 
-    A rule asks for a header with a value, as Triton's flags write it:
+    A rule requires a header with a value, as Triton's flags write it:
     "model-repository,shared-memory:admin-key=secret". A group may also be switched off.
     """
 
@@ -72,7 +72,7 @@ class Restrictions:
         return group in self._off
 
     def header_of(self, group: str) -> str | None:
-        """The name of the header that the group wants; None: it wants none."""
+        """The name of the header that the group requires; None if it requires none."""
         return self._required[group][0] if group in self._required else None
 
     @property
@@ -99,7 +99,7 @@ class Restrictions:
 
 
 def _groups(names: str) -> list[str]:
-    """The groups of a comma-separated list; ConfigError for what is none."""
+    """The groups of a comma-separated list; ConfigError for an unknown one."""
     found = [name.strip() for name in names.split(",")]
     for name in found:
         if name not in GROUPS:
@@ -151,11 +151,11 @@ class ApiKeys:
         return f"<ApiKeys: {', '.join(name for name, _ in self._keys)}>"
 
     def name_of(self, headers: Mapping[str, str]) -> str | None:
-        """The name of the key that the client has sent, "key N" if it has none; None if it is none
-        of ours. Names of headers are in lower case."""
+        """The name of the key that the client has sent, "key N" if it has none; None if it is not
+        one of ours. Names of headers are in lower case."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         presented = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        # All of them, each in constant time: how long it takes says nothing about a key.
+        # All of them, each in constant time: the time taken reveals nothing about a key.
         sent = presented.encode("utf-8", "surrogateescape")
         matches = [name for name, key in self._keys if hmac.compare_digest(sent, key)]
         return matches[0] if matches else None
@@ -200,7 +200,7 @@ def keys_of(path: str | Path) -> list[str]:
 
 
 def parse_key_file(text: str, where: str) -> list[str]:
-    """The keys of a file, as they are written there. ConfigError says which line is wrong."""
+    """The keys of a file, as they are written there. ConfigError names a line that is wrong."""
     lines: dict[int, str] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         line = line.removesuffix("\r").strip(" \t")
@@ -208,7 +208,7 @@ def parse_key_file(text: str, where: str) -> list[str]:
             parse_key(line, f"{where} line {number}", shortest=MIN_KEY_CHARS)
             lines[number] = line
     if not lines:
-        # The operator wanted keys: an empty file must not open the server to all clients.
+        # The operator meant to require keys: an empty file must not open the server to all clients.
         raise ConfigError(f"{where} holds no key")
     return list(lines.values())
 
@@ -217,7 +217,7 @@ def twice_there(keys: Sequence[ApiKey]) -> str:
     """Return the name or key that is there more than once; "" if none is."""
     names = Counter(key.name for key in keys if key.name)
     if names and (most := names.most_common(1)[0])[1] > 1:
-        return f"the name {most[0]!r} is there {most[1]} times; names tell keys apart"
+        return f"the name {most[0]!r} is there {most[1]} times; each key needs its own name"
     secrets = [key.secret for key in keys]
     for number, secret in enumerate(secrets, 1):
         if secrets.index(secret) != number - 1:

@@ -1,6 +1,6 @@
 """Which host names does a listener answer to, and which web pages may call it?
 
-A browser sends whatever a page asks it to send, to any address that it can reach: the page's site
+A browser sends whatever a page makes it send, to any address that it can reach: the page's site
 is in `Origin` or `Sec-Fetch-Site`, the name it used for us in `Host`. Programs send neither of the
 first two. What is refused here costs no model and no body anything; the rules are decision 15.
 """
@@ -39,7 +39,7 @@ _EXPOSED: Final = (
     "X-Request-Id, Inference-Header-Content-Length, Retry-After, Content-Encoding, WWW-Authenticate"
 )
 _METHODS: Final = "GET, HEAD, POST, OPTIONS"
-#: Seconds for which a browser need not ask again whether it may.
+#: Seconds for which a browser need not repeat its preflight.
 _MAX_AGE: Final = "600"
 _VARY: Final = (
     "Origin, Access-Control-Request-Method, Access-Control-Request-Headers,"
@@ -146,7 +146,7 @@ class Origins:
         return (*self._allow(origin), ("Access-Control-Expose-Headers", _EXPOSED))
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> Headers | None:
-        """The answer to a browser that asks before it calls; None for another request."""
+        """The answer to a browser's preflight; None for another request."""
         origin = headers.get("origin", "").strip(_BLANKS)
         if method != "OPTIONS" or not origin or not self.allows(origin):
             return None
@@ -159,7 +159,7 @@ class Origins:
             ("Access-Control-Max-Age", _MAX_AGE),
         ]
         if _TOKENS.fullmatch(requested_headers):
-            # All that it asks for: models may be given any header, and "*" leaves out the key's.
+            # All that it requests: models may take any header, and "*" leaves out the key's.
             answer.append(("Access-Control-Allow-Headers", requested_headers))
         if headers.get("access-control-request-private-network") == "true":
             answer.append(("Access-Control-Allow-Private-Network", "true"))
@@ -175,7 +175,7 @@ class OriginCheck:
     """The rules of one listener. Used by one event loop.
 
     A request whose Host is in `known`, and that has neither Origin nor Sec-Fetch-Site, passes:
-    ask `refusal` for all others.
+    call `refusal` for all others.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class OriginCheck:
             return True
         if self._binding is Binding.LOOPBACK:
             return host.host == self._own_name
-        # Load balancers and probes ask by address.
+        # Load balancers and probes use the address.
         return not self.origins.restricted or host.is_ip or host.host == self._own_name
 
     def _misdirected(self, host: Authority) -> OriginRefusal:
@@ -242,7 +242,7 @@ class OriginCheck:
                 " server with --cors-origin and the page's origin"
             )
         if scheme == "http" and not self._is_certain(page):
-            # Over TLS the certificate says it; without, any DNS server may say that it is us.
+            # Over TLS the certificate proves it; without, any DNS server may claim that it is us.
             return (
                 f"a page may not call this server by the name {_quoted(page.host)}, which it was"
                 f" not given; start it with --allowed-host {page.host[:_QUOTED_CHARS]}"

@@ -20,7 +20,7 @@ RETRY_AFTER = 1.0
 
 #: What each request counts with, for its objects, its headers and a small body.
 SMALL_BYTES = 2**16
-#: A body of at most this many bytes takes at most SMALL_BYTES in memory, whatever it says.
+#: A body of at most this many bytes takes at most SMALL_BYTES in memory, whatever it holds.
 SMALL_BODY = 2**11
 
 

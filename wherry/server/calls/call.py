@@ -1,7 +1,7 @@
 """How does a decoded request enter the runtime, and how does its outcome come back to the loop?
 
 The same over every protocol: what each has of its own is decoding and encoding. Everything happens
-in the event loop's thread unless said otherwise.
+in the event loop's thread unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Entry:
         self.last_port: tuple[int, LoopPort | None] = (0, None)
 
     def port(self) -> LoopPort:
-        # asyncio.get_running_loop() is a system call: it asks for the process's id.
+        # asyncio.get_running_loop() is a system call: it gets the process's id.
         thread, port = self.last_port
         if port is None or thread != threading.get_ident() or not port.loop.is_running():
             port = self.runtime.port()
@@ -99,8 +99,8 @@ class InferCall(Reply[InferResponse], ABC):
     """One request and its reply: one object on the hot path.
 
     A protocol makes it, submits what it has decoded, and encodes: `write` gets the outcome, and
-    `respond` each response before it, if the model streams and the protocol says that its calls
-    may. It is settled in any thread; everything else happens in the loop.
+    `respond` each response before it, if the model streams and the protocol allows
+    it. It is settled in any thread; everything else happens in the loop.
     """
 
     __slots__ = ("client", "codec", "entry", "loaded", "request", "stream")
@@ -144,8 +144,8 @@ class InferCall(Reply[InferResponse], ABC):
         """Make the request, count it as in flight until it is settled, and submit it.
 
         `caller` is the name of the key that it came with, `body_bytes` its size on the wire; 0 if
-        that says nothing of its size in memory. Does not block. Refusals that are known at once are
-        raised: those of `LoadedModel.request`, and TooManyBytes.
+        its size in memory does not depend on that. Does not block. Raises refusals that are known
+        at once: those of `LoadedModel.request`, and TooManyBytes.
         """
         entry, loaded, parameters = self.entry, self.loaded, decoded.parameters
         port = self.loop  # what follows a request may take it away: see Reply.first
@@ -230,12 +230,12 @@ def answer(call: InferCall) -> None:
             call.fail(outcome)
         else:
             call.write(outcome)
-    except Exception as error:  # noqa: BLE001 - of the model or ours: the client is told either way
+    except Exception as error:  # noqa: BLE001 - of the model or ours: the client gets it either way
         call.fail(error)
 
 
 class Beside:
-    """Work of one request in another thread. `done` is told, in the loop, its result or error.
+    """Work of one request in another thread. `done` gets its result or error, in the loop.
 
     Counts as a request in flight meanwhile. ServerBusy if too much is being read already; work
     without bytes of its own, which writes an answer, is never refused.

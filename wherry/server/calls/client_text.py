@@ -1,7 +1,7 @@
 """Which part of an error's text may a client see?
 
 A model's code, and the libraries that open its files, put paths of the server into their errors.
-They are for the log. Every answer that tells of such an error goes through here.
+They are for the log. Every answer that reports such an error goes through here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ encode_json = _ENCODER.encode
 
 
 #: Their texts are ours, or the model's words for its callers; they may quote the request and name
-#: routes. All others hold what other code said.
+#: routes. All others hold texts of other code.
 _FOR_CLIENTS: Final = (
     AccessDenied,
     InvalidRequest,
@@ -66,7 +66,7 @@ def text_of(error: WherryError) -> str:
 
 
 def text_for_clients(kind: type[WherryError], text: str) -> str:
-    """`text_of` an error of this kind that said this."""
+    """`text_of` an error of this kind with this text."""
     if len(text) > MAX_CHARS:  # a request may hold a name of megabytes
         text = f"{text[:MAX_CHARS]}..."
     return text if issubclass(kind, _FOR_CLIENTS) else without_paths(text)

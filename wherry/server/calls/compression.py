@@ -1,4 +1,4 @@
-"""How are bodies compressed and decompressed (gzip and deflate), by what the headers say?"""
+"""How are bodies compressed and decompressed (gzip and deflate), as the headers specify?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How does an answer tell a load balancer how busy the server is?
+"""How does an answer report to a load balancer how busy the server is?
 
 As ORCA has it (xds.data.orca.v3.OrcaLoadReport), which Envoy and gRPC's clients read: by header
-over HTTP, in the trailers over gRPC. Triton and vLLM are asked for it by the same header.
+over HTTP, in the trailers over gRPC. Triton and vLLM use the same request header.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 
 from wherry.core.api import LoadReport, numbers
 
-#: The header by which a client asks for the report: json, text or bin.
-ASKS: Final = "endpoint-load-metrics-format"
+#: The header by which a client requests the report: json, text or bin.
+FORMAT_HEADER: Final = "endpoint-load-metrics-format"
 HEADER: Final = "endpoint-load-metrics"
 
 Numbers = dict[str, float]
@@ -30,7 +30,7 @@ _DOUBLE: Final = Struct("<Bd")
 
 
 class LoadReports:
-    """Reports what `load` tells, to clients that ask for it, and in the form `always` to all."""
+    """Reports `load()` to clients that request it, and in the form `always` to all."""
 
     def __init__(self, load: Callable[[], LoadReport | None], always: str = "") -> None:
         self.always = always
@@ -38,10 +38,10 @@ class LoadReports:
 
     def requested_by(self, headers: Mapping[str, str]) -> Callable[[], Pairs] | None:
         """What gives the headers of the answer to a request with these; None: it has no report."""
-        form = FORMS.get(headers.get(ASKS, self.always).strip().lower())
+        form = FORMS.get(headers.get(FORMAT_HEADER, self.always).strip().lower())
         if form is None:
             return None
-        self._load()  # an owner is asked now, and has told when the answer is there
+        self._load()  # queries an owner now: its report is here before the answer is
         return partial(self._pairs, form)
 
     def _pairs(self, form: Callable[[Numbers, Numbers], Pairs]) -> Pairs:

@@ -166,9 +166,9 @@ class Offload:
         port: Port,
         done: Callable[[Any], None],
     ) -> Job:
-        """Have `work()` done and `done` told. ServerBusy beyond the bound, where one is always
-        taken, and so is what has no bytes yet: an answer that is to be written; and if the system
-        gives no thread."""
+        """Run `work()`, then call `done` with the result. ServerBusy if the system gives no
+        thread, or beyond the bound; the first job is always taken, and so is one that has no bytes
+        yet, as it writes an answer."""
         job = Job(self, work, nbytes, port, done)
         with self._lock:
             self._check(nbytes)

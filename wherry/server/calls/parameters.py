@@ -16,7 +16,7 @@ from wherry.server.calls.terms import as_sent
 
 Parameters = dict[str, Any]
 
-#: What the server itself acts on: the model is not told.
+#: What the server itself acts on: the model does not get them.
 OF_THE_SERVER: Final = frozenset(
     (
         "binary_data_output",
@@ -94,7 +94,7 @@ def has_window(parameters: Mapping[str, Any], tensor: str) -> bool:
 
 
 def for_the_model(parameters: Mapping[str, Any]) -> Parameters | None:
-    """The parameters that the model's code is given; None if there are none."""
+    """The parameters that the model's code gets; None if there are none."""
     return {k: v for k, v in parameters.items() if k not in OF_THE_SERVER} or None
 
 

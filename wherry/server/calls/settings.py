@@ -126,7 +126,7 @@ class TraceSettings:
             return self._values(model)
 
     def update(self, changes: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
-        """Change what is given, all of it or, if some of it is wrong, nothing; all values then.
+        """Make all of these changes or, if one is wrong, none. Returns all values.
         None goes back to what holds without it. InvalidRequest for what is not a setting."""
         checked = {name: _checked_trace_setting(name, value) for name, value in changes.items()}
         if checked and self._initial["trace_mode"] == "opentelemetry":
@@ -253,7 +253,7 @@ def _trace_config(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]
                 checked = _checked_trace_setting(name, value)
             except InvalidRequest as error:
                 raise ConfigError(f"trace_config {word!r}: {error}") from None
-            if name == "trace_level":  # it may be said more than once; OFF is stronger
+            if name == "trace_level":  # it may be repeated; OFF is stronger
                 levels = [*settings.get(name, ()), *checked]
                 checked = ["OFF"] if "OFF" in levels else _in_order(levels)
             settings[name] = checked
@@ -294,7 +294,7 @@ _SILENT: Final = logging.CRITICAL + 1
 class LogSettings:
     """The log of this process's servers, as a switch for each severity.
 
-    Levels are those of the logger "wherry", what a program's other loggers say stays. The format
+    Levels are those of the logger "wherry"; a program's other loggers stay as they are. The format
     can be changed where the program's log is wherry's (`wherry serve`).
     """
 
@@ -316,7 +316,7 @@ class LogSettings:
         }
 
     def update(self, changes: Mapping[str, Any]) -> dict[str, bool | int | str]:
-        """Change what is given, all of it or, if some of it is wrong, nothing; all values then."""
+        """Make all of these changes or, if one is wrong, none. Returns all values."""
         with self._lock:
             before = self.values()
             values = dict(before)

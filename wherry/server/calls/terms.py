@@ -1,4 +1,4 @@
-"""What do the headers of a request ask for: its timeout, its tenant, parameters for its model?"""
+"""What do the headers of a request set: its timeout, its tenant, parameters for its model?"""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def as_sent(name: str) -> str:
 NAMES_TENANT: Final = ("x-gateway-inference-fairness-id", "x-tenant-id")
 REQUEST_ID: Final = "x-request-id"
 MAX_ID_CHARS: Final = 128
-#: A year: the system's own timers cannot wait for every number that JSON can say.
+#: A year: the system's own timers cannot wait for every number that JSON allows.
 _LONGEST: Final = 365 * 86400.0
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What headers ask for. Requests with the same head may share it."""
+    """What headers set. Requests with the same head may share it."""
 
     #: Seconds; None: the model's own.
     timeout: float | None = None
@@ -87,8 +87,8 @@ def terms_of(
     parameters: Mapping[str, str] | None = None,
     trace: Any = None,
 ) -> Terms:
-    """Read the headers of a request; InvalidRequest if its timeout is none. `parameters` are those
-    of the headers that are for the model.
+    """Read the headers of a request; InvalidRequest if its timeout is not valid. `parameters` are
+    those of the headers that are for the model.
 
     With the same `tenant_key`, of at most 64 bytes, the same API key is the same tenant.
     """

@@ -1,6 +1,6 @@
 """How do the times of a request get into the files that Triton's tools read?
 
-`settings.py` says which requests are traced. A trace is complete once its request is settled
+`settings.py` decides which requests are traced. A trace is complete once its request is settled
 and the turn of the event loop that writes the answer has ended: it has the calls of an ensemble or
 a pipeline, too, as traces with a `parent_id`. The times are the runtime's, and of a frontend when
 it had read the request and when it began and ended to answer it.

@@ -210,7 +210,7 @@ def _add_call(commands: Any) -> None:
 
 
 def _add_questions(commands: Any) -> None:
-    """models and explain: they ask a running server."""
+    """models and explain: they query a running server."""
     models = _command(
         commands, "models", "list the models of a running server", "server.cli.call:models"
     )

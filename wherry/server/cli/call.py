@@ -34,12 +34,12 @@ from wherry.server.cli.show import as_json, chats, print_line, write
 Row = dict[str, Any]
 
 
-def user_says(text: str) -> Row:
+def user_message(text: str) -> Row:
     return {"messages": [{"role": "user", "content": text}]}
 
 
 def as_prompt(row: Row, refusal: InvalidRequest) -> Row:
-    """The row with what the user says as a prompt, if the model has no template for it: a base
+    """The row with the user's text as a prompt, if the model has no template for it: a base
     model goes on with a text. Raises the refusal if it is for another reason."""
     match row:
         case {"messages": [{"role": "user", "content": str(text)}], **rest}:
@@ -74,7 +74,7 @@ def write_text(responses: Iterable[Any]) -> None:
             if not index:
                 write(text)
                 sys.stdout.flush()
-    except BaseException:  # what is said of an answer that was cut off has a line of its own
+    except BaseException:  # the message about an answer that was cut off has a line of its own
         if texts[0]:
             print_line("")
         raise
@@ -94,7 +94,7 @@ def call(args: argparse.Namespace) -> int:
             except InvalidRequest as error:
                 for name in _files_of(described) & row.keys():
                     if isinstance(row[name], str):
-                        raise InvalidRequest(f"{error} (a file is given as @NAME)") from None
+                        raise InvalidRequest(f"{error} (a file is passed as @NAME)") from None
                 if "missing required" in str(error):
                     names = " ".join(f"{one.name}=..." for one in described.inputs)
                     raise InvalidRequest(f"{error} (wherry call {args.model} {names})") from None
@@ -107,14 +107,14 @@ def _answer(
 ) -> None:
     placed, named = by_place(model, row)
     if not (args.stream or model.streams):
-        _tell(client.infer(args.model, *placed, timeout=args.timeout, **named), args)
+        _print_result(client.infer(args.model, *placed, timeout=args.timeout, **named), args)
         return
     responses = client.stream(args.model, *placed, timeout=args.timeout, **named)
     if chats(model) and not args.json:
         write_text(responses)
     else:
         for response in responses:
-            _tell(response, args)
+            _print_result(response, args)
 
 
 def models(args: argparse.Namespace) -> int:
@@ -157,7 +157,7 @@ def _meant(args: argparse.Namespace) -> str:
     try:
         with client_of(argparse.Namespace(**{**vars(args), "model": ""})) as client:
             names = sorted({str(entry["name"]) for entry in client.models()})
-    except (WherryError, ValueError):  # no server of ours, or one that does not tell its models
+    except (WherryError, ValueError):  # no server of ours, or one that does not list its models
         return ""
     if close := difflib.get_close_matches(model, names, n=1):
         return f"; did you mean {close[0]!r}?"
@@ -197,7 +197,7 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[Row]:
         return
     if chats(model) and not named.keys() & {"messages", "prompt", "token_ids"}:
         for value in values:
-            yield {**named, **user_says(_value(value, is_text=True, file=False))}
+            yield {**named, **user_message(_value(value, is_text=True, file=False))}
         return
     free = [name for name in kinds if name not in named]
     # A value alone is the first input's: the others may have defaults.
@@ -227,7 +227,7 @@ def _values(values: list[str]) -> Iterator[str]:
 
 
 def _files_of(model: ModelDescription) -> set[str]:
-    """The inputs that @FILE may be given for: all but texts, which may begin so."""
+    """The inputs that @FILE is allowed for: all but texts, which may begin so."""
     return {
         tensor.name
         for tensor in model.inputs
@@ -274,7 +274,7 @@ def _in_utf8(text: str, *, bytes_do: bool) -> str | bytes:
         raise ConfigError(f"{text!a} is not text in UTF-8, as the input must be") from None
 
 
-def _tell(result: Any, args: argparse.Namespace) -> None:
+def _print_result(result: Any, args: argparse.Namespace) -> None:
     if isinstance(result, bytes) and not args.json:
         _write(result)
         return

@@ -19,7 +19,7 @@ from wherry.server.server import Server
 from wherry.server.targets import load_targets
 
 HELP: Final = """\
-/clear          forget what was said     Ctrl-C  end the answer, or the chat
+/clear          forget the conversation  Ctrl-C  end the answer, or the chat
 /system TEXT    how it is to behave      Ctrl-D  end the chat
 /set NAME=VALUE a parameter: /set temperature=0.2, /set max_tokens=300
 /bye            end the chat
@@ -29,7 +29,7 @@ Answer = Callable[[dict[str, Any]], Iterator[Any]]
 
 
 class Chat:
-    """What was said so far, and how it goes on. `answer` streams what a model says to a row."""
+    """The conversation so far, and how it goes on. `answer` streams a model's answer to a row."""
 
     def __init__(self, answer: Answer, system: str, parameters: dict[str, Any]) -> None:
         self._answer = answer
@@ -38,7 +38,7 @@ class Chat:
         self._messages: list[dict[str, str]] = []
 
     def command(self, line: str) -> str:
-        """Carry out a line that begins with a slash; what to say of it."""
+        """Carry out a line that begins with a slash. Returns what to print."""
         word, _, text = line.partition(" ")
         if word == "/clear":
             self._messages.clear()
@@ -52,8 +52,8 @@ class Chat:
             return f"{name} is {self._parameters[name]!r}"
         return HELP.rstrip()
 
-    def say(self, text: str) -> str:
-        """Write the answer to a message as it comes; tokens and tokens a second, if it says so.
+    def answer_to(self, text: str) -> str:
+        """Write the answer as it comes. Returns tokens and tokens a second, if it reports them.
 
         Ctrl-C ends the answer; what came of it stays in the conversation. After an error the
         message does not.
@@ -121,7 +121,7 @@ def _talk(conversation: Chat, is_terminal: bool) -> None:
             _note(conversation.command(line))
         elif line.strip():
             try:
-                note = conversation.say(line)
+                note = conversation.answer_to(line)
             except WherryError as error:
                 if not is_terminal:
                     raise

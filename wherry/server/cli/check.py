@@ -1,7 +1,7 @@
 """Would these models serve, with which settings, and what is wrong with them? `wherry check`.
 
-Of a model repository all that the files say is looked at before a model is loaded, so that one run
-tells of everything.
+All files of a model repository are looked at before a model is loaded, so that one run reports
+everything.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from wherry.server.cli.screen import configure_log
 from wherry.server.cli.serve import (
     LOAD_FAILED,
     control_of,
+    log_ignored,
+    log_load_failure,
     runtime_of,
     split_targets,
-    tell_ignored,
-    tell_load_failure,
 )
 from wherry.server.cli.settings import Settings, read_settings
 from wherry.server.cli.show import as_json, print_line, print_table, shown, signature_in_words
@@ -49,7 +49,7 @@ OURS = ("wherry", "transformers")
 #: Of a process on a GPU, before it has any tensor; of the server and a worker on a CPU, with torch.
 CONTEXT_BYTES = 500_000_000
 LIBRARY_BYTES = 340_000_000
-#: Tokens for which the KV cache is told.
+#: Tokens for which the size of the KV cache is printed.
 TOKENS = 1000
 
 
@@ -131,7 +131,7 @@ def check(args: argparse.Namespace) -> int:
     flags = vars(args)
     settings = read_settings(flags, os.environ)
     screen = configure_log(settings.options)
-    tell_ignored(flags)
+    log_ignored(flags)
     try:
         targets, settings = split_targets(flags["target"], settings)
         for target in targets:
@@ -148,7 +148,7 @@ def check(args: argparse.Namespace) -> int:
             if settings.options.repositories.model_repositories:
                 healthy.append(_check_repositories(runtime, settings))
     except (TargetRaised, LoadFailed) as error:
-        return tell_load_failure(error)
+        return log_load_failure(error)
     return 0 if all(healthy) else LOAD_FAILED
 
 
@@ -275,7 +275,7 @@ def _problems(
     model: Found, failures: Mapping[str, str], there: Set[str], backends: str | None
 ) -> list[str]:
     """What is wrong with a model, of all that are `there`. An ensemble names the members that have
-    problems, which tell their own."""
+    problems, which report their own."""
     if model.problems:
         remedy = not_here(model.folder, model.config, model.versions, backends)
         return [*model.problems, *([f"{model.name}: {remedy}"] if remedy else [])]

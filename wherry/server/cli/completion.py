@@ -1,6 +1,6 @@
 """What may the next word of a command line be? `wherry completion`.
 
-A shell's script is a few lines that ask this program, so that it knows the flags of the version
+A shell's script is a few lines that call this program, so that it knows the flags of the version
 that is installed, and the models of the server that runs.
 """
 

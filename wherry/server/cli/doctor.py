@@ -67,7 +67,7 @@ FEW_FILES: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    #: "wrong": a server would not start, or not do what it says; "note": worth knowing.
+    #: "wrong": a server would not start, or not work as documented; "note": worth knowing.
     state: State
     topic: str
     found: str
@@ -185,7 +185,7 @@ _PROBE_TIMEOUT: Final = 60.0
 
 
 def look(ports: dict[str, int]) -> Iterator[Finding]:
-    """Everything, in the order in which it is told. `ports` by their flags."""
+    """Everything, in the order in which it is printed. `ports` by their flags."""
     yield from _programs()
     yield from _devices()
     yield from _limits()
@@ -212,7 +212,7 @@ def _programs() -> Iterator[Finding]:
             remedy = f"pip install -U {' '.join(needed[extra])}"
             yield Finding("wrong", "packages", found.found, remedy)
     if absent:
-        remedy = "wherry doctor app.py says what app.py needs; pip install 'wherry[EXTRA]'"
+        remedy = "wherry doctor app.py lists what app.py needs; pip install 'wherry[EXTRA]'"
         yield Finding("ok", "other extras", f"not installed: {', '.join(absent)}", remedy)
 
 
@@ -323,7 +323,7 @@ FIELDS: Final = (
 )  # fmt: skip
 #: In place of a value, of a GPU that does not answer any more.
 _LOST: Final = re.compile(r"requires reset|is lost", re.IGNORECASE)
-#: Share of the memory that is free on a GPU which nobody else uses.
+#: Share of the memory that is free on a GPU which no other process uses.
 MOSTLY_FREE: Final = 0.95
 #: GB/s from pinned memory, below which the link to the GPU is not what PCIe 4 x16 gives.
 SLOW_COPY: Final = 15.0
@@ -359,7 +359,7 @@ print(json.dumps({"built": built, "apart": apart, "gpus": found}))
 
 
 def look_at_gpus() -> Iterator[Finding]:
-    """What nvidia-smi and torch, each in a process of its own, say of the GPUs. Blocks."""
+    """What nvidia-smi and torch, each in a process of its own, report of the GPUs. Blocks."""
     fields = list(FIELDS)
     output, why = _query(fields)
     while unknown := re.search(r'Field "([\w.]+)" is not a valid field', why):  # an older driver
@@ -374,7 +374,7 @@ def look_at_gpus() -> Iterator[Finding]:
     for line in filter(None, map(str.strip, output.splitlines())):
         values = [value.strip() for value in line.split(",")]
         if len(values) != len(fields):  # a warning
-            yield Finding("note", "GPU driver", line, "look at what nvidia-smi says")
+            yield Finding("note", "GPU driver", line, "look at the output of nvidia-smi")
             continue
         gpu = dict.fromkeys(FIELDS, "") | dict(zip(fields, values, strict=True))
         driver = gpu["driver_version"]
@@ -416,7 +416,7 @@ def of_versions(about: Mapping[str, Any], driver: str) -> Iterator[Finding]:
 
 
 def of_driver(gpu: Mapping[str, str]) -> Iterator[Finding]:
-    """A GPU by the answers to FIELDS; "[N/A]", "" and the like for what it does not tell."""
+    """A GPU by the answers to FIELDS; "[N/A]", "" and the like for what it does not report."""
     topic = f"GPU {gpu['index']}"
     name = f"{gpu['name']}, driver {gpu['driver_version']}"
     if (clock := _number(gpu["clocks.max.sm"])) is not None:

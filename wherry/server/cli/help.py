@@ -1,4 +1,4 @@
-"""What does --help show, and what is said of a word that is no command?"""
+"""What does --help show, and what is printed for a word that is not a command?"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def modules_of(target: str) -> dict[str, str]:
 
 def engine_of(target: str) -> str:
     """The engine that would serve a checkpoint, and why. ConfigError if there is none."""
-    load_target(target)  # says so if there is no such checkpoint; it is loaded later
+    load_target(target)  # raises if there is no such checkpoint; it is loaded later
     source, options = with_options(target.partition(":")[2])
     if not is_local(source):
         return "it is known when the checkpoint is downloaded"

@@ -8,7 +8,7 @@ from importlib import resources
 
 
 def grafana(args: argparse.Namespace) -> int:
-    """Print the board as JSON, or the rules as YAML, and nothing else. No server is asked."""
+    """Print the board as JSON, or the rules as YAML, and nothing else. No server is called."""
     sys.stdout.write(packaged("rules.yml" if args.alerts else "board.json"))
     return 0
 

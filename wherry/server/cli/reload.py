@@ -127,8 +127,8 @@ class Reloader:
     # Files
 
     def _changed(self) -> set[Path]:
-        """The files that have been saved, or are gone, since this last said so. Empty while there
-        are some that still change: who saves one may save several."""
+        """The files that have been saved, or are gone, since this last returned any. Empty while
+        some still change: an editor may save several."""
         # What is gone may be about to be replaced: it has to settle, too.
         self._seen = {**dict.fromkeys(self._seen, ()), **self._look_at_files()}
         self._pending |= set(map(Path, self._watch.look(self._seen, self._clock()).load))

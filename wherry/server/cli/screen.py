@@ -69,7 +69,7 @@ class LoadingLine(StartLog):
 
     def __init__(self, line: StatusLine) -> None:
         self._line = line
-        #: What each model's load last said of itself.
+        #: What each model's load last reported.
         self._stages: dict[str, str] = {}
 
     def loading(self, waiting: Mapping[str, str], seconds: float) -> None:
@@ -206,7 +206,7 @@ def _bar(done: int, total: int) -> str:
 
 
 def example_row(model: LoadedModel) -> dict[str, Any] | None:
-    """The model's first example, or a row made from its inputs; None if JSON cannot say it."""
+    """The model's first example, or a row made from its inputs; None if JSON cannot express it."""
     needed = [one for one in model.signature.inputs if not one.optional]
     if any(one.form is Form.BYTES for one in needed):
         return None
@@ -228,7 +228,7 @@ def _made_up(spec: TensorSpec) -> Any:
 
 
 def configure_log(options: Options) -> StartScreen | None:
-    """Configure the log as the options say; the screen, if it is to be shown above the log."""
+    """Configure the log by the options. Returns the screen if it is to be shown above the log."""
     log = options.command_line
     human = log.log_format == "human" and log.log_level in ("debug", "info")
     dumb = os.environ.get("TERM") == "dumb" or not sys.stderr.isatty()

@@ -58,7 +58,7 @@ def check_repositories_exist(
 
 def _check_repository(folder: str, mode: str) -> None:
     if is_remote(folder):
-        return  # it is asked when the models are to be loaded
+        return  # it is read when the models are loaded
     path = Path(folder)
     if not path.exists():
         raise ConfigError(f"model repository {folder}: No such file or directory")
@@ -86,7 +86,7 @@ def _is_model(folder: Path) -> bool:
             for entry in folder.iterdir()
         )
     except OSError:
-        return True  # what is wrong is told when it is to be loaded
+        return True  # what is wrong is reported when it is loaded
 
 
 def _explained(path: Path, entries: Sequence[Path], folders: Sequence[Path]) -> str:
@@ -218,10 +218,10 @@ def serve(args: argparse.Namespace) -> int:
     options = settings.options
     screen = configure_log(options)
     # Until the server listens for it. The first process of a container has no default action:
-    # without this, one that is told to stop while it imports its models would go on.
+    # without this, a SIGTERM while it imports its models would have no effect.
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
-        tell_ignored(flags)
+        log_ignored(flags)
         os.environ.update(environment_of(options.protocols.trace_config))
         targets, settings = split_targets(flags["target"], settings)
         if screen is not None and targets:
@@ -230,7 +230,7 @@ def serve(args: argparse.Namespace) -> int:
             return serve_reloading(settings, targets, screen)
         return run(make_server(settings, load_targets(targets)), screen)
     except (TargetRaised, LoadFailed) as error:
-        return tell_load_failure(error)
+        return log_load_failure(error)
     except OSError as error:
         log.error(cannot_listen(settings, error))
         return NOT_DRAINED
@@ -265,7 +265,7 @@ def serve_reloading(settings: Settings, targets: Sequence[str], screen: StartScr
     except (ConfigError, LoadFailed) as error:
         if not reloader.has_files:
             raise
-        tell_load_failure(error)
+        log_load_failure(error)
         log.info("waiting for a file to be saved")
         reloader.wait_for_a_change()
         start_again()
@@ -306,8 +306,8 @@ def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str]
     return kept, replace(settings, options=options)
 
 
-def tell_ignored(flags: Mapping[str, Any]) -> None:
-    """Options of tritonserver that change nothing here."""
+def log_ignored(flags: Mapping[str, Any]) -> None:
+    """Warn of options of tritonserver that change nothing here."""
     for name, why in flags.get("ignored") or ():
         log.warning("option has no effect", extra={"option": name, "why": why})
 
@@ -361,16 +361,16 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
 
 
 def grpc_tls(tls: Tls) -> Tls:
-    """As tritonserver's flags say it: gRPC's files alone switch nothing on."""
+    """As tritonserver's flags have it: gRPC's files alone switch nothing on."""
     if not (tls.grpc_use_ssl or tls.grpc_use_ssl_mutual):
         return replace(tls, grpc_ssl_certfile=None)
     return tls if tls.grpc_use_ssl_mutual else replace(tls, grpc_ssl_client_ca=None)
 
 
 def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime:
-    """The models with what the operator says of each; "auto" isolation is a process here."""
+    """The models with the operator's settings of each; "auto" isolation is a process here."""
     if isinstance(models, Runtime):
-        return models  # its program has said how it is to run
+        return models  # its program has set how it is to run
     names = [model.name for model in models]
     repositories = settings.options.repositories.model_repositories
     with contextlib.suppress(OSError):  # a folder that is not there is found out later
@@ -410,8 +410,8 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
     )
 
 
-def tell_load_failure(error: ConfigError | LoadFailed) -> int:
-    """Say which model or file, and where in the user's code."""
+def log_load_failure(error: ConfigError | LoadFailed) -> int:
+    """Log which model or file, and where in the user's code. Returns the exit code."""
     line, text = load_failure(error)
     log.error(line, extra={"traceback": text} if text else {})
     return LOAD_FAILED

@@ -3,7 +3,7 @@
 A flag wins over its WHERRY_ variable, that over the file, that over the default. Which options
 there are is declared in server/options.py. `[models.NAME]` in the file holds fields of ModelConfig;
 a flag or variable that is also such a field (isolation, instances, request_timeout, max_queue_wait)
-is said by the operator, so it wins over the model's own code.
+is the operator's, so it wins over the model's own code.
 
 The file is --config, or wherry.toml here, or [tool.wherry] in pyproject.toml here. A file called
 .json has the same tables as JSON, as programs write them.

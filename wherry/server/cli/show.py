@@ -88,7 +88,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def chats(model: ModelDescription | Signature) -> bool:
-    """Whether a text for the model is what a user says to it."""
+    """Whether a text for the model is a user's message to it."""
     forms = {tensor.name: tensor.form for tensor in model.inputs}
     texts = {tensor.name for tensor in model.outputs if tensor.form is Form.TEXT}
     answers_text = "text" in texts or (bool(texts) and len(model.outputs) == 1)

@@ -1,6 +1,6 @@
 """How is a command line of tritonserver read as one of wherry?
 
-An option with a counterpart becomes that flag; one that says what holds here anyway is left out;
+An option with a counterpart becomes that flag; one that sets what holds here anyway is left out;
 one that changes nothing here is left out with a warning. An unknown one is left for the parser to
 refuse.
 """
@@ -41,14 +41,14 @@ _WITHOUT_EFFECT: Final = {
         "--vertex-ai-default-model",
     "the figures of this machine are among the metrics":
         "--allow-gpu-metrics --allow-cpu-metrics",
-    "metrics are read when they are asked for": "--metrics-interval-ms",
+    "metrics are read when they are requested": "--metrics-interval-ms",
     "backends take their settings from a model's parameters": "--backend-config",
     "there are no repository agents": "--repoagent-directory",
     "there are no cache libraries": "--cache-directory",
     "no pool of memory has to be sized":
         "--enable-peer-access --pinned-memory-pool-byte-size --cuda-memory-pool-byte-size "
         "--cuda-virtual-address-size --buffer-manager-thread-count",
-    "a model says itself what it needs":
+    "a model declares itself what it needs":
         "--min-supported-compute-capability --model-load-gpu-limit",
     "instances are not bound to host policies": "--host-policy",
     "a name that is in two repositories is served from neither": "--model-namespacing",
@@ -82,7 +82,7 @@ _BECOME: Final[dict[str, tuple[list[str], list[str]]]] = {
 #: Options whose values may be written in capitals.
 _ANY_CASE: Final = ("--model-control-mode", "--rate-limit")
 
-#: The port of gRPC where --allow-grpc alone asks for it.
+#: The port of gRPC where only --allow-grpc requests it.
 _GRPC_PORT: Final = "8001"
 
 _TRUTH: Final = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
@@ -148,7 +148,7 @@ class _Reading:
         """--strict-readiness=false as --no-strict-readiness."""
         truth = _TRUTH.get(value.lower(), True if not value else None)
         if truth is None:
-            self.ours.append(word)  # the parser says what is wrong with it
+            self.ours.append(word)  # the parser reports what is wrong with it
         elif name in _SWITCHES:
             self.ours.append(name if truth else "--no-" + name.removeprefix("--"))
         elif name == "--allow-grpc":

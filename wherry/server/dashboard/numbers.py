@@ -49,13 +49,13 @@ from wherry.server.v2.common import Common
 
 known, significant = numbers.known, numbers.significant
 
-#: Errors that are told of each model.
+#: Errors that are listed for each model.
 MOST_ERRORS: Final = 16
 
 #: Seconds from one explanation of the batcher to the next: it is half of the work.
 EXPLAIN_EVERY: Final = 2.5
 
-#: Of what the batcher explains, what is told as it is.
+#: Of what the batcher explains, what is passed on as it is.
 _EXPLAINED: Final = (
     "policy", "max_batch_rows", "fixed_seconds", "row_seconds", "predicted_wait_seconds",
     "held_seconds",
@@ -272,7 +272,7 @@ Key = tuple[str, str]
 TURN: Final = 0.0005
 #: Seconds from one look at memory to the next.
 FOOTPRINT_EVERY: Final = 10.0
-#: Seconds within which a reading is told again to who asks.
+#: Seconds for which a reading answers later requests, too.
 FRESH: Final = 0.5
 #: Seconds from one reading that is kept to the next.
 INTERVAL: Final = 1.0
@@ -297,7 +297,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What processes take, as files tell it."""
+    """What processes take, by files of the system."""
 
     #: By time.monotonic(), as the clock on the wall may be set.
     at: float = float("-inf")
@@ -308,7 +308,7 @@ class Footprint:
 
 
 class NumbersReader:
-    """Reads the numbers of one server, whoever asks for them. In its event loop.
+    """Reads the numbers of one server, once for all clients. In its event loop.
 
     `not_ready` gives the reasons of models that are not loaded.
     """
@@ -337,8 +337,8 @@ class NumbersReader:
         self._models: dict[Key, ModelReader] = {}
         self._stalls = numbers.Buckets((0,) * (len(BUCKETS) + 1), 0.0, BUCKETS)
         self._waiting: list[Callable[[Sample], None]] = []
-        #: Whether models are being read, and if so whether to tell of them.
-        self._works = self._tells = False
+        #: Whether models are being read, and if so whether to report them.
+        self._works = self._reports = False
         self._timer: asyncio.TimerHandle | None = None
         self._past = ServerPast()
 
@@ -417,10 +417,10 @@ class NumbersReader:
                 if time.perf_counter() >= until:
                     asyncio.get_running_loop().call_soon(self._go_on, work)
                     return
-        except Exception:  # a bug of ours, or of a model that tells of itself: watching goes on
+        except Exception:  # a bug of ours, or of a model's own figures: watching goes on
             log.exception("the numbers cannot be read")
         self._works = False
-        if self._tells:
+        if self._reports:
             waiting, self._waiting = self._waiting, []
             for done in waiting:
                 done(self.last)
@@ -431,7 +431,7 @@ class NumbersReader:
         """Read one model after the other; the last is the sample, if somebody waits for it."""
         runtime, resident = self._runtime, self._footprint.resident
         past, keeps = self._past, self._past.is_due
-        tells = self._tells = bool(self._waiting)
+        reports = self._reports = bool(self._waiting)
         at = time.time()
         unix = at - runtime.clock()
         texts: dict[Key, bytes] = {}
@@ -449,14 +449,14 @@ class NumbersReader:
             models[key] = reader
             if keeps:
                 rates.append(reader.keep(at, totals=notes))
-            if tells:
+            if reports:
                 texts[key] = reader.read(resident.get(key, {}), unix, again=not keeps)
             yield None
         self._models = models
         if keeps:
             admission, stall = self._common.admission, self._common.loop_stall.longest_since_last()
             past.keep(rates, admission.in_flight, self._loops().refused, stall)
-        if tells:
+        if reports:
             known = {name for name, _ in texts}
             for name, reason in self._not_ready().items():
                 if name not in known:

@@ -1,4 +1,4 @@
-"""What became of the last requests, for who asks? They are recorded while somebody does, or always
+"""How did the last requests end, and when? They are recorded while a client reads them, or always
 if the server is to keep them."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final
 from wherry.core.api import LoadedModel, Records, Runtime
 from wherry.server.calls.client_text import encode_json
 
-#: Seconds for which requests are recorded after somebody has asked for them.
+#: Seconds for which requests are recorded after a client has read them.
 WATCHED: Final = 5.0
 LISTED: Final = 50
 
@@ -39,7 +39,7 @@ class RecentRequests:
                 statistics.records = self._records.of(loaded.name, loaded.version)
 
     def tick(self) -> None:
-        """Stop when nobody asks any more."""
+        """Stop when no client reads them any more."""
         if float("-inf") < self._until <= self._records.clock():
             self._until = float("-inf")
             for loaded in self._models():

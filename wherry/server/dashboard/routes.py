@@ -26,7 +26,7 @@ EVENTS: Final = "/dashboard/events"
 
 
 def page(exchange: Exchange) -> None:
-    """The handler of `/`. The page tells nothing of the server before it has asked for it."""
+    """The handler of `/`. The page has nothing of the server before it has fetched it."""
     respond(exchange, PAGE.encode(), content_type="text/html; charset=utf-8", headers=HEADERS)
 
 
@@ -95,7 +95,7 @@ class Viewers:
         if len(self._open) >= MOST_VIEWERS:
             raise Overloaded(
                 f"{MOST_VIEWERS} clients watch this server's numbers, and no more may; close one,"
-                " or ask for dashboard/numbers now and then",
+                " or fetch dashboard/numbers now and then",
                 retry_after=numbers.INTERVAL,
             )
         exchange.on_disconnect = lambda: self._left(exchange)
@@ -198,8 +198,10 @@ class Dashboard:
         return {
             "/": Route({"GET": page}, "metadata", True, {"GET": START_PAGE}),
             NUMBERS: Route({"GET": self._tell}, "statistics", operations={"GET": ALL_NUMBERS}),
-            HISTORY: Route({"GET": self._tell_past}, "statistics", operations={"GET": PAST}),
-            REQUESTS: Route({"GET": self._tell_requests}, "statistics", operations={"GET": LATEST}),
+            HISTORY: Route({"GET": self._answer_past}, "statistics", operations={"GET": PAST}),
+            REQUESTS: Route(
+                {"GET": self._answer_requests}, "statistics", operations={"GET": LATEST}
+            ),
             EVENTS: Route({"GET": self._watch}, "statistics", operations={"GET": CHANGES}),
         }
 
@@ -222,12 +224,12 @@ class Dashboard:
         headers = [("Cache-Control", "no-store")]
         self.numbers.read(lambda sample: respond(exchange, sample.whole(), headers=headers))
 
-    def _tell_past(self, exchange: Exchange) -> None:
+    def _answer_past(self, exchange: Exchange) -> None:
         which = dict(parse_qsl(exchange.request.head.query))
         body = self.numbers.history(which.get("model", ""), which.get("version", ""))
         respond(exchange, body, headers=[("Cache-Control", "no-store")])
 
-    def _tell_requests(self, exchange: Exchange) -> None:
+    def _answer_requests(self, exchange: Exchange) -> None:
         since = dict(parse_qsl(exchange.request.head.query)).get("since", "0")
         if not (since.isascii() and since.isdecimal() and len(since) < 20):
             raise InvalidRequest(f"since={since[:40]!r} is not the number of a batch")

@@ -34,16 +34,16 @@ from wherry.core.api import (
 from wherry.server.calls.admission import SMALL_BODY
 from wherry.server.fronts.encoding import is_small, joined, packed, refused, unpacked
 from wherry.server.fronts.link_protocol import (
-    Ask,
-    AskCall,
-    AskLoad,
     CallResponsePart,
     CancelRows,
     Consumed,
     Forget,
+    ForwardCall,
+    ForwardRequest,
     FrontMeasured,
     Hello,
     LinkMessage,
+    LoadQuery,
     LoadReported,
     OneRequest,
     Response,
@@ -71,7 +71,7 @@ MOST_ROWS: Final = 2**20
 
 
 class ConnectionOwner(Protocol):
-    """What a connection asks of the owner's side as a whole."""
+    """What a connection needs of the owner's side as a whole."""
 
     common: Common
     clock: Callable[[], float]
@@ -96,20 +96,20 @@ class FrontConnection:
         aside: Callable[[Callable[[], None]], None],
     ) -> None:
         self.port = port
-        #: The front's, once it has said it.
+        #: The front's, once it has sent it.
         self.name = ""
         #: The last `OwnedModels` that it serves.
         self.revision = -1
         self.is_open = True
-        #: Gets the figures that its front was asked for.
+        #: Gets the figures that were requested of its front.
         self.on_measured: Callable[[FrontMeasured], None] = lambda _: None
         self._owner = owner
         self._common = owner.common
         #: Requests without an outcome, by model and id.
         self._requests: dict[int, dict[int, InferRequest]] = {}
-        #: The replies of those that have one since the last `_tell`.
+        #: The replies that have an outcome since the last `_send_outcomes`.
         self._ended: list[RowOrStream] = []
-        #: What its clients asked the application of, by number.
+        #: Requests of its clients to the application, by number.
         self._forwarded: dict[int, ForwardedExchange | ForwardedCall] = {}
         self._writes = False
         self._wire = WorkerLink(
@@ -121,7 +121,7 @@ class FrontConnection:
             aside=aside,
             instead=_instead,
         )
-        port.after.append(self._tell)
+        port.after.append(self._send_outcomes)
 
     def __repr__(self) -> str:
         return f"<FrontConnection {self.name or '?'}: {self.requests} requests>"
@@ -153,7 +153,7 @@ class FrontConnection:
         for message in messages:
             kind = type(message)
             if not self.name and kind is not Hello:
-                raise Garbage("a front says hello first")
+                raise Garbage("the first message of a front must be Hello")
             try:
                 _RECEIVE[kind](self, message)
             except Garbage:
@@ -270,11 +270,11 @@ class FrontConnection:
 
     # What the owner's applications answer
 
-    def _ask(self, message: Ask) -> None:
+    def _answer_request(self, message: ForwardRequest) -> None:
         exchange = self._forwarded[message.id] = ForwardedExchange(message, self._send_part)
         self._owner.answer(exchange)
 
-    def _ask_call(self, message: AskCall) -> None:
+    def _answer_call(self, message: ForwardCall) -> None:
         call = self._forwarded[message.id] = ForwardedCall(message, self._send_part)
         self._owner.answer_call(call)
 
@@ -298,7 +298,7 @@ class FrontConnection:
             self._respond(reply, response, ends=False)
             self._write_soon()
 
-    def _tell(self) -> None:
+    def _send_outcomes(self) -> None:
         """Send the outcomes of this turn. After the calls of each turn."""
         if not self._ended:
             return
@@ -383,8 +383,8 @@ class FrontConnection:
         self.port.call(FrontConnection._forget, self)  # after what is cancelled
 
     def _forget(self) -> None:
-        self._tell()
-        self.port.after.remove(self._tell)
+        self._send_outcomes()
+        self.port.after.remove(self._send_outcomes)
 
 
 _RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {
@@ -393,9 +393,9 @@ _RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {
     OneRequest: FrontConnection._one,
     CancelRows: FrontConnection._cancel,
     Consumed: FrontConnection._consumed,
-    Ask: FrontConnection._ask,
-    AskCall: FrontConnection._ask_call,
-    AskLoad: lambda connection, _: connection.send(LoadReported(connection._owner.load_report())),
+    ForwardRequest: FrontConnection._answer_request,
+    ForwardCall: FrontConnection._answer_call,
+    LoadQuery: lambda connection, _: connection.send(LoadReported(connection._owner.load_report())),
     Forget: FrontConnection._client_left,
     Seen: FrontConnection._seen,
     FrontMeasured: lambda connection, message: connection.on_measured(message),
@@ -414,4 +414,4 @@ def _check(columns: dict[str, Any], rows: int) -> None:
     """Raise Garbage unless each column has `rows` rows."""
     for column in columns.values():
         if not isinstance(column, list | np.ndarray) or len(column) != rows:
-            raise Garbage("a column with other rows than its message says")
+            raise Garbage("a column has another number of rows than its message")

@@ -132,7 +132,7 @@ CLASSES: Final[dict[str, type[WherryError]]] = {
 }
 
 
-#: What an error may say besides its class and text.
+#: What an error may carry besides its class and text.
 _ATTRIBUTES: Final = ("retry_after", "field", "reached", "http_status", "grpc_code")
 
 

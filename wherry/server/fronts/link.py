@@ -32,15 +32,15 @@ from wherry.core.api import (
 )
 from wherry.server.fronts.encoding import error_of, joined, packed, shaped_strings, unpacked
 from wherry.server.fronts.link_protocol import (
-    Ask,
-    AskCall,
-    AskLoad,
     CallResponsePart,
     CancelRows,
     Consumed,
     Forget,
+    ForwardCall,
+    ForwardRequest,
     FrontSettings,
     LinkMessage,
+    LoadQuery,
     LoadReported,
     Measure,
     ModelCard,
@@ -56,7 +56,7 @@ from wherry.server.fronts.link_protocol import (
 
 News = OwnedModels | FrontSettings | Measure
 
-#: Responses of a stream that its reader takes before the owner is told.
+#: Responses of a stream that its reader takes before the owner is notified.
 CREDIT = 8
 
 #: A request and its answer; None: it has another outcome already.
@@ -171,14 +171,14 @@ class ModelChannel:
         )
 
     def cancel(self, id: int) -> None:
-        """Forget a request that has its outcome, and tell the owner."""
+        """Forget a request that has its outcome, and notify the owner."""
         request = self.requests.pop(id, None)
         if request is not None:
             self.link.cancel(self.card.number, id)
             self.runner.answered(self, [(request, None)])
 
     def consumed(self, id: int, responses: int) -> None:
-        """Tell the owner that the reader of a stream has taken `responses` more. Any thread."""
+        """Notify the owner that the reader of a stream has taken `responses` more. Any thread."""
         self.link.call(lambda _: self._consumed(id, responses), None)
 
     def _consumed(self, id: int, responses: int) -> None:
@@ -255,7 +255,7 @@ class OwnerLink:
     """The connection of a front to its owner. All but `call` is for the loop's thread.
 
     `on_news` gets what is for the front as a whole, `on_end` is called when the link has ended,
-    before its channels are told.
+    before its channels are notified.
     """
 
     def __init__(
@@ -283,8 +283,8 @@ class OwnerLink:
         self.channels: dict[int, ModelChannel] = {}
         self._cancelled: dict[int, list[int]] = {}
         self._callbacks: dict[int, Callable[[Any], None]] = {}
-        self._next_ask = 0
-        #: How busy the owner was when it said so last, and when it was asked.
+        self._next_forwarded = 0
+        #: The owner's last load report, and when one was last requested.
         self._load: LoadReport | None = None
         self._load_requested_at = float("-inf")
         self._writes = False
@@ -314,13 +314,16 @@ class OwnerLink:
         self._cancelled.setdefault(model, []).append(id)
         self.write_soon()
 
-    def ask(
-        self, make: Callable[[int], Ask | AskCall], callback: Callable[[Any], None], size: int = 0
+    def forward(
+        self,
+        make: Callable[[int], ForwardRequest | ForwardCall],
+        callback: Callable[[Any], None],
+        size: int = 0,
     ) -> int:
         """Have the owner's application answer a request of about `size` bytes. `callback` gets the
         parts of the answer; None if the link ends before the last."""
-        id = self._next_ask
-        self._next_ask += 1
+        id = self._next_forwarded
+        self._next_forwarded += 1
         if not self.is_open:
             callback(None)
             return id
@@ -330,18 +333,18 @@ class OwnerLink:
         return id
 
     def forget(self, id: int) -> None:
-        """The client of an `ask` has left."""
+        """The client of a forwarded request has left."""
         if self._callbacks.pop(id, None) is not None and self.is_open:
             self.add(Forget(id))
             self.write_soon()
 
     def load_report(self) -> LoadReport | None:
-        """How busy the owner was when it said so last. If that is some time ago it is asked: before
-        the requests that follow, so that it has told when these are answered."""
+        """The owner's last report. Requests another if that is some time ago, before what follows:
+        so it is here when that is answered."""
         now = self._loop.loop.time()
         if now - self._load_requested_at >= FRESH and self.is_open:
             self._load_requested_at = now
-            self.add(AskLoad())
+            self.add(LoadQuery())
             self.write_soon()
         return self._load
 

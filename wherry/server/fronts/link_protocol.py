@@ -31,7 +31,7 @@ class Hello(LinkMessage):
 
 
 class Rows(LinkMessage):
-    """Requests of one row each that nothing but their values tells apart: no deadline, parameters,
+    """Requests of one row each that differ in their values only: no deadline, parameters,
     sequence or stream. Their ids are `first`, `first + 1` and so on."""
 
     model: int
@@ -76,7 +76,7 @@ class Consumed(LinkMessage):
     responses: int
 
 
-class Ask(LinkMessage):
+class ForwardRequest(LinkMessage):
     """An HTTP request that the owner's own application is to answer."""
 
     id: int
@@ -88,7 +88,7 @@ class Ask(LinkMessage):
     peer: str | None
 
 
-class AskCall(LinkMessage):
+class ForwardCall(LinkMessage):
     """A gRPC call of one message that the owner's own application is to answer."""
 
     id: int
@@ -99,12 +99,12 @@ class AskCall(LinkMessage):
     message: bytes
 
 
-class AskLoad(LinkMessage):
-    """The owner is to tell how busy it is: `LoadReported`."""
+class LoadQuery(LinkMessage):
+    """The owner is to report how busy it is: `LoadReported`."""
 
 
 class Forget(LinkMessage):
-    """The client of an Ask or AskCall has left."""
+    """The client of a ForwardRequest or ForwardCall has left."""
 
     id: int
 
@@ -123,7 +123,7 @@ class SpecCard(msgspec.Struct, array_like=True):
     json_list: bool
     #: What its bytes hold: the kind, and the settings.
     media: tuple[str, dict[str, Any]] | None = None
-    #: The row of those who leave it out; bytes are known to the owner only.
+    #: The row of requests that leave it out; bytes are known to the owner only.
     default: bool | int | float | str | None = None
 
 
@@ -171,7 +171,7 @@ class FrontSettings(LinkMessage):
 
 
 class Seen(LinkMessage):
-    """The front serves what a `OwnedModels` of this revision has said. From a front."""
+    """The front serves the `OwnedModels` of this revision. From a front."""
 
     revision: int
 
@@ -210,8 +210,8 @@ class RowsRefused(LinkMessage):
 
 
 class ResponsePart(LinkMessage):
-    """A part of the answer to an Ask. The first one has the status and the headers, the last one
-    `ends`."""
+    """A part of the answer to a ForwardRequest. The first one has the status and the headers, the
+    last one `ends`."""
 
     id: int
     status: int
@@ -222,7 +222,7 @@ class ResponsePart(LinkMessage):
 
 
 class CallResponsePart(LinkMessage):
-    """A part of the answer to an AskCall: a message, the final status, or both."""
+    """A part of the answer to a ForwardCall: a message, the final status, or both."""
 
     id: int
     message: bytes | None
@@ -241,7 +241,7 @@ class LoadReported(LinkMessage):
 
 
 class Measure(LinkMessage):
-    """The front is to tell what it has counted: `FrontMeasured`."""
+    """The front is to report its figures: `FrontMeasured`."""
 
 
 class FrontMeasured(LinkMessage):
@@ -254,9 +254,9 @@ FromFront = (
     | OneRequest
     | CancelRows
     | Consumed
-    | Ask
-    | AskCall
-    | AskLoad
+    | ForwardRequest
+    | ForwardCall
+    | LoadQuery
     | Forget
     | Seen
     | FrontMeasured

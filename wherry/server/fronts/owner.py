@@ -52,7 +52,7 @@ class RowsOwner:
         self._runtime = runtime
         self._http = http
         self._grpc = grpc
-        #: Told of a front that serves what it was told, and of one that has gone.
+        #: Called for a front that serves the models it was sent, and for one that has gone.
         self.on_models_served: Callable[[FrontConnection], None] = lambda _: None
         self.on_left: Callable[[FrontConnection, Exception], None] = lambda *_: None
         self._numbers = itertools.count()
@@ -60,7 +60,7 @@ class RowsOwner:
         self._served: dict[int, ServedModel] = {}
         self._ready: list[LoadedModel] = []
         self._others: Others = []
-        #: Of the models as fronts were told last.
+        #: Of the models that fronts were sent last.
         self.revision = 0
         self._settings = self._settings_now(0)
         #: Called once every front serves a revision.
@@ -92,7 +92,7 @@ class RowsOwner:
 
     def greet(self, connection: FrontConnection) -> None:
         self._look()
-        # The front is told of everything with its models: this one counts for nothing.
+        # The front is up to date once it has its models: this one counts for nothing.
         settings = msgspec.structs.replace(self._settings, revision=-1)
         connection.send(settings)
         connection.send(self._models())
@@ -100,10 +100,10 @@ class RowsOwner:
     def seen(self, connection: FrontConnection, revision: int) -> None:
         connection.revision = revision
         self.on_models_served(connection)
-        self._tell_waiting()
+        self._notify_waiting()
 
     def answer(self, exchange: Exchange) -> None:
-        """Have the application answer. A change, of models say, is answered when every front knows
+        """Have the application answer. A change, as of models, is answered when every front knows
         it."""
         if exchange.request.method == "POST":
             exchange = AnsweredLater(exchange, self._when_all_know)
@@ -119,13 +119,13 @@ class RowsOwner:
         self._grpc(call)
 
     def drain(self) -> None:
-        """Tell clients that watch the health over gRPC that the server stops."""
+        """Notify clients that watch the health over gRPC that the server stops."""
         if self._grpc is not None:
             self._grpc.drain()
 
     def left(self, connection: FrontConnection, error: Exception) -> None:
         self.connections = [one for one in self.connections if one is not connection]
-        self._tell_waiting()
+        self._notify_waiting()
         self.on_left(connection, error)
 
     # Models
@@ -179,7 +179,7 @@ class RowsOwner:
         for connection in self.connections:
             if connection.name:
                 connection.send(message)
-        self._tell_waiting()
+        self._notify_waiting()
 
     def _models(self) -> OwnedModels:
         return OwnedModels(self.revision, list(self._cards()), self._others)
@@ -191,11 +191,11 @@ class RowsOwner:
                 yield card_of(number, loaded.model, loaded.config, loaded.signature)
 
     def _when_all_know(self, call: Callable[[], None]) -> None:
-        """Call this once every front serves what there is by now, or does not say so in time."""
+        """Call this once every front serves the models as they are now, or after KNOW seconds."""
         self._look()
         waiting = self.revision, call
         self._waiting.append(waiting)
-        self._tell_waiting()
+        self._notify_waiting()
         if waiting in self._waiting:
             self._port.loop.call_later(KNOW, self._wait_no_longer, waiting)
 
@@ -204,7 +204,7 @@ class RowsOwner:
             self._waiting.remove(waiting)
             waiting[1]()
 
-    def _tell_waiting(self) -> None:
+    def _notify_waiting(self) -> None:
         known = min((one.revision for one in self.connections if one.name), default=self.revision)
         if known == self.revision:  # no front names what is not served any more
             self._served = {n: one for n, one in self._served.items() if one.loaded in self._ready}

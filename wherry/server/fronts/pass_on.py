@@ -10,17 +10,17 @@ from wherry.core.api import LoadReport
 from wherry.server.calls.terms import as_sent
 from wherry.server.dashboard.routes import EVENTS
 from wherry.server.fronts.link import OwnerLink
-from wherry.server.fronts.link_protocol import Ask, ResponsePart
+from wherry.server.fronts.link_protocol import ForwardRequest, ResponsePart
 from wherry.server.http.exchange import SOON, Exchange
 from wherry.server.http.route import Route
 
 
-def ask_of(exchange: Exchange, id: int) -> Ask:
-    """The request of this exchange, as an owner is asked it."""
+def forward_request(exchange: Exchange, id: int) -> ForwardRequest:
+    """The request of this exchange, as a message to an owner."""
     request, head = exchange.request, exchange.request.head
     headers = {as_sent(name): value for name, value in head.headers.items()}
     body = bytes(request.body)
-    return Ask(id, head.method, head.path, head.query, headers, body, request.peer)
+    return ForwardRequest(id, head.method, head.path, head.query, headers, body, request.peer)
 
 
 def no_owner(exchange: Exchange) -> None:
@@ -62,14 +62,14 @@ def put(
                 exchange.send(part.body)
             went_on()
 
-    return link.ask(partial(ask_of, exchange), on_part, len(exchange.request.body))
+    return link.forward(partial(forward_request, exchange), on_part, len(exchange.request.body))
 
 
 class EventsPassedOn:
     """The event streams that a front passes on. In its loop.
 
-    What a client does not read must not pile up here: the owner forgets it, and is asked again when
-    the client reads. Each stream begins with all that matters.
+    What a client does not read must not pile up here: the owner forgets it, and gets the request
+    again when the client reads. Each stream begins with all that matters.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class EventsPassedOn:
             no_owner(exchange)
             return
         exchange.on_disconnect = lambda: self._forget(exchange)
-        self._ask(exchange, link, started=False)
+        self._forward(exchange, link, started=False)
 
     def close(self) -> None:
         """End all streams, and those that are still to come."""
@@ -99,7 +99,7 @@ class EventsPassedOn:
         if forwarded is not None:
             forwarded[0].forget(forwarded[1])
 
-    def _ask(self, exchange: Exchange, link: OwnerLink, *, started: bool) -> None:
+    def _forward(self, exchange: Exchange, link: OwnerLink, *, started: bool) -> None:
         def went_on() -> None:
             if self._closed:
                 self.close()
@@ -119,7 +119,7 @@ class EventsPassedOn:
 
         def go_on() -> None:
             exchange.on_drain = None
-            self._ask(exchange, link, started=True)
+            self._forward(exchange, link, started=True)
 
         exchange.on_drain = go_on
 
@@ -136,7 +136,7 @@ class PassOn:
         self._events = EventsPassedOn()
 
     def load_report(self) -> LoadReport | None:
-        """How busy the owner is, if it has said so."""
+        """The owner's load, if it has reported it."""
         return None if (link := self.choose()) is None else link.load_report()
 
     def route(self, path: str, route: Route) -> Route:

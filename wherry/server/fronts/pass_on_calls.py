@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from wherry.server.fronts.link import OwnerLink
-from wherry.server.fronts.link_protocol import AskCall, CallResponsePart
+from wherry.server.fronts.link_protocol import CallResponsePart, ForwardCall
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import SOON, MethodHandler, Rpc
 from wherry.server.v2.grpc.entry import GrpcEntry
@@ -46,10 +46,10 @@ class PassedOnCall:
         message = bytes(rpc.message)
         metadata = dict(rpc.metadata)
 
-        def ask(id: int) -> AskCall:
-            return AskCall(id, rpc.path, metadata, rpc.timeout, message)
+        def message_of(id: int) -> ForwardCall:
+            return ForwardCall(id, rpc.path, metadata, rpc.timeout, message)
 
-        self._id = link.ask(ask, self._on_part, len(message))
+        self._id = link.forward(message_of, self._on_part, len(message))
 
     def drain(self) -> None:
         """End a Watch call, as this front stops."""

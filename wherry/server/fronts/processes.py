@@ -39,7 +39,7 @@ FRONT_REPORT_TIMEOUT: Final = 0.3
 
 
 class FiguresOfFronts:
-    """Asks fronts for their figures, and keeps the last ones. In the loop; what a scrape reads it
+    """Requests the figures of fronts, and keeps the last ones. In the loop; what a scrape reads it
     may read in any thread."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class FiguresOfFronts:
         return self._figures.copy()
 
     def silent_for(self, seconds: float) -> list[int]:
-        """The fronts that were asked and have not answered for so long."""
+        """The fronts that have not answered a request for their figures for so long."""
         now = asyncio.get_running_loop().time()
         return [number for number, since in self._silent.items() if now - since >= seconds]
 
@@ -86,7 +86,7 @@ class FiguresOfFronts:
         self._answered(number)
 
     def measure(self, done: Callable[[], None]) -> None:
-        """Ask the fronts, and call `done` when all have answered, or after FRONT_REPORT_TIMEOUT."""
+        """Query the fronts; call `done` when all have answered, or after FRONT_REPORT_TIMEOUT."""
         self._waiting.append(done)
         if len(self._waiting) > 1:
             return
@@ -130,7 +130,7 @@ log = logging.getLogger("wherry")
 LIVED: Final = 1.0
 #: Most seconds between two starts of one front.
 LONGEST_PAUSE: Final = 5.0
-#: Seconds that fronts have to listen, before the server is said not to come up.
+#: Seconds that fronts have to listen, before the start of the server fails.
 START: Final = 30.0
 #: Seconds between two looks whether each front still answers.
 LOOK_INTERVAL: Final = 10.0
@@ -162,7 +162,7 @@ class Fronts:
         self.application = owner.answer
         owner.on_models_served = self._front_updated
         owner.on_left = self._left
-        #: Set when a front has been told of the models.
+        #: Set when a front serves the models.
         self._updated = asyncio.Event()
         self._sockets = FrontSockets()
         self._fronts: list[Front] = []

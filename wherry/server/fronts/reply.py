@@ -20,9 +20,9 @@ from wherry.core.api import (
 from wherry.server.calls.terms import name_with_capitals
 from wherry.server.fronts.encoding import shaped_strings
 from wherry.server.fronts.link_protocol import (
-    Ask,
-    AskCall,
     CallResponsePart,
+    ForwardCall,
+    ForwardRequest,
     ResponsePart,
 )
 from wherry.server.grpc.rpc import Metadata, Rpc
@@ -41,15 +41,15 @@ from wherry.server.http.exchange import (
 
 
 class ForwardedCall(Rpc):
-    """A gRPC call that came over a link. `tell` takes the parts of its answer."""
+    """A gRPC call that came over a link. `send_part` takes the parts of its answer."""
 
-    __slots__ = ("_id", "_tell", "answers_after")
+    __slots__ = ("_id", "_send_part", "answers_after")
 
-    def __init__(self, ask: AskCall, tell: Callable[[CallResponsePart], None]) -> None:
-        super().__init__(ask.path, ask.metadata, timeout=ask.timeout, message=ask.message)
-        self._id = ask.id
-        self._tell = tell
-        #: Calls the function that it is given when the answer may leave.
+    def __init__(self, call: ForwardCall, send_part: Callable[[CallResponsePart], None]) -> None:
+        super().__init__(call.path, call.metadata, timeout=call.timeout, message=call.message)
+        self._id = call.id
+        self._send_part = send_part
+        #: Calls its argument when the answer may leave.
         self.answers_after: Callable[[Callable[[], None]], None] | None = None
 
     def respond(self, *message: Buffer) -> None:
@@ -59,7 +59,7 @@ class ForwardedCall(Rpc):
         """Send one message. `sent` is called at once: the front keeps what its client is slow to
         take, which is little of what is passed on."""
         if not self.ended:
-            self._tell(CallResponsePart(self._id, b"".join(message)))
+            self._send_part(CallResponsePart(self._id, b"".join(message)))
             self.tell(sent)
 
     def finish(self) -> None:
@@ -79,22 +79,22 @@ class ForwardedCall(Rpc):
             return
         self.forget()
         if self.answers_after is None:
-            self._tell(part)
+            self._send_part(part)
         else:
-            self.answers_after(lambda: self._tell(part))
+            self.answers_after(lambda: self._send_part(part))
 
 
 class ForwardedExchange(Exchange):
     """An HTTP request that came over a link. `send` takes the parts of its answer."""
 
-    __slots__ = ("_id", "_tell")
+    __slots__ = ("_id", "_send_part")
 
-    def __init__(self, ask: Ask, tell: Callable[[ResponsePart], None]) -> None:
-        headers = {name_with_capitals(name): value for name, value in ask.headers.items()}
-        head = RequestHead(ask.method, ask.path, ask.query, headers, len(ask.body))
-        super().__init__(HttpRequest(head, ask.body, ask.peer))
-        self._id = ask.id
-        self._tell = tell
+    def __init__(self, request: ForwardRequest, send_part: Callable[[ResponsePart], None]) -> None:
+        headers = {name_with_capitals(name): value for name, value in request.headers.items()}
+        head = RequestHead(request.method, request.path, request.query, headers, len(request.body))
+        super().__init__(HttpRequest(head, request.body, request.peer))
+        self._id = request.id
+        self._send_part = send_part
 
     def respond(
         self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
@@ -102,21 +102,23 @@ class ForwardedExchange(Exchange):
         if self._may_go_on(WAITING):
             self._phase = ANSWERED
             whole = body if isinstance(body, bytes) else b"".join(body)
-            self._tell(ResponsePart(self._id, status, content_type, list(headers), whole, True))
+            self._send_part(
+                ResponsePart(self._id, status, content_type, list(headers), whole, True)
+            )
 
     def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
         if self._may_go_on(WAITING):
             self._phase = STREAMING
-            self._tell(ResponsePart(self._id, status, content_type, list(headers), b"", False))
+            self._send_part(ResponsePart(self._id, status, content_type, list(headers), b"", False))
 
     def send(self, chunk: bytes) -> None:
         if self._may_go_on(STREAMING):
-            self._tell(ResponsePart(self._id, 0, "", [], chunk, False))
+            self._send_part(ResponsePart(self._id, 0, "", [], chunk, False))
 
     def finish(self) -> None:
         if self._may_go_on(STREAMING):
             self._phase = ANSWERED
-            self._tell(ResponsePart(self._id, 0, "", [], b"", True))
+            self._send_part(ResponsePart(self._id, 0, "", [], b"", True))
 
     @property
     def congested(self) -> bool:
@@ -124,7 +126,7 @@ class ForwardedExchange(Exchange):
 
 
 class AnsweredLater(PassedOn):
-    """Passes an answer in one piece on when `after` calls what it is given."""
+    """Passes an answer in one piece on when `after` calls its argument."""
 
     __slots__ = ("_after",)
 

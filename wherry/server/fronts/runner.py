@@ -54,7 +54,7 @@ class RemoteModels:
         self._port = runtime.port()
         #: Each version with its card, whose number is 0.
         self._published: dict[Version, tuple[ModelCard, LoadedModel]] = {}
-        #: As they were told to the lifecycle.
+        #: As they were reported to the lifecycle.
         self._announced: list[str] = []
 
     def update(self, link: OwnerLink, models: OwnedModels) -> None:
@@ -69,7 +69,7 @@ class RemoteModels:
         versions = {(card.config.name, card.config.version) for card in models.cards}
         for version in self._published.keys() - versions:
             self._take_out(version)
-        self._tell(models)
+        self._report_others(models)
 
     def _add(self, link: OwnerLink, card: ModelCard) -> None:
         version = card.config.name, card.config.version
@@ -99,8 +99,8 @@ class RemoteModels:
             for loaded in life.take_out(*version):
                 life.freed(loaded)
 
-    def _tell(self, models: OwnedModels) -> None:
-        """Tell the runtime's lifecycle what cannot be called, and why."""
+    def _report_others(self, models: OwnedModels) -> None:
+        """Report to the runtime's lifecycle what cannot be called, and why."""
         loading = {name for name, _, state, _ in models.others if state == Status.LOADING}
         loading -= {name for name, _ in self._published}
         with self._runtime.registry.locked() as life:
@@ -119,7 +119,7 @@ def _own_runner(loaded: LoadedModel) -> OwnedModelRunner:
     return runner
 
 
-#: Seconds past a deadline that the owner has to say so.
+#: Seconds past a deadline that the owner has to report it.
 GRACE: Final = 0.25
 #: In `request.run`: a response of the stream has reached its caller.
 BEGUN: Final = object()

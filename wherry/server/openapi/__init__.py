@@ -1,1 +1,1 @@
-"""Which requests may a client send to this server, told as OpenAPI 3.1?"""
+"""Which requests may a client send to this server, as OpenAPI 3.1?"""

@@ -1,7 +1,7 @@
-"""What does the OpenAPI document of a server say?
+"""What does the OpenAPI document of a server hold?
 
-The routes themselves tell the group of a path, whether it needs a key, and which methods it has;
-the tables of this room say what goes in and comes out.
+The routes themselves have the group of a path, whether it needs a key, and its methods; the tables
+of this room have what goes in and comes out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from wherry.server.http.route import (
 )
 from wherry.server.openapi.model_schemas import SchemaRegistry, model_operations, without_raw
 
-#: More names than these say nothing to a reader.
+#: More names than these are of no use to a reader.
 MOST_NAMES: Final = 100
 #: The requests, and the ability that a model has.
 REQUESTS: Final = {
@@ -53,7 +53,7 @@ _DOCUMENTS: Final[Json] = {
 }
 _TEXTS: Final = list_of(ANY_TEXT, minItems=1, maxItems=MOST_ROWS)
 
-#: What a message says: a text, or parts that are texts.
+#: The content of a message: a text, or parts that are texts.
 _CONTENT: Final[Json] = {
     "anyOf": [
         ANY_TEXT,
@@ -192,7 +192,7 @@ _ERRORS: Final = {"": Error, "openai": OpenAIError, "anthropic": AnthropicError}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedServer:
-    """What a document tells of: a server's models, and the routes that its clients may use."""
+    """What a document describes: a server's models, and the routes that its clients may use."""
 
     version: str
     models: Sequence[LoadedModel]
@@ -310,7 +310,7 @@ class OpenApiWriter:
         return content
 
     def _event(self, holds: Any) -> Json:
-        """One event of a stream, as OpenAPI 3.2 has it; 3.1 says nothing of them."""
+        """One event of a stream, as OpenAPI 3.2 has it; 3.1 has nothing for them."""
         inside = {"contentMediaType": JSON, "contentSchema": self._registry.of(holds)}
         return {
             "type": "object",
@@ -369,7 +369,7 @@ class OpenApiWriter:
         return name
 
     def _id(self, preferred: str) -> str:
-        """A name for functions of generated clients; those may not tell cases and signs apart."""
+        """A name for functions of generated clients; those may not distinguish cases and signs."""
         base = re.sub(r"\W+", "_", preferred, flags=re.ASCII).strip("_")
         name, number = base, 1
         while name.lower().replace("_", "") in self._ids:

@@ -135,7 +135,7 @@ def _file_answer(loaded: LoadedModel) -> dict[str, Any]:
 
 
 def about_model(loaded: LoadedModel) -> str:
-    """What its author says of a model: its description, else the docstring of the code."""
+    """What its author wrote about a model: its description, else the docstring of the code."""
     model = loaded.model
     if loaded.config.description:
         return loaded.config.description
@@ -143,7 +143,7 @@ def about_model(loaded: LoadedModel) -> str:
     if isinstance(model, FunctionModel):
         return inspect.cleandoc(model.function.__doc__ or "")
     if kind.__module__.partition(".")[0] == "wherry":
-        return ""  # it is ours, and says nothing about this model
+        return ""  # it is ours, and not about this model
     return inspect.cleandoc(vars(kind).get("__doc__") or kind.execute.__doc__ or "")
 
 
@@ -194,7 +194,7 @@ class SchemaRegistry:
         return whole
 
     def sharpen(self, more: dict[str, Json]) -> None:
-        """Say more than the types do, of those schemas that are here: other keywords, and other
+        """Add what the types do not have, to those schemas that are here: other keywords, and other
         schemas of the members that they have."""
         for name, keywords in more.items():
             if (schema := self.schemas.get(name)) is None:
@@ -218,7 +218,7 @@ def _require_constants(schema: Json) -> None:
 
 def _renamed(value: Any) -> Any:
     """A schema with references by the names that components may have, and with what generators of
-    clients ask for: the type of an enum, and no default that means "not given"."""
+    clients need: the type of an enum, and no default that means "not given"."""
     if isinstance(value, dict):
         made = {key: _renamed(member) for key, member in value.items()}
         kinds = {type(one) for one in made.get("enum", ())}
@@ -471,7 +471,7 @@ class ModelSchemas:
         return many if _known(spec) > 1 else {"anyOf": [element, many]}
 
     def _row(self, spec: TensorSpec, element: Json | None = None) -> Json:
-        """One row: an element, or a list of as many as its shape says, nested by its dimensions."""
+        """One row: an element, or a list of as many as its shape has, nested by its dimensions."""
         schema = element or self._element(spec)
         for size in reversed(spec.shape):
             schema = list_of(schema)
@@ -489,7 +489,7 @@ class ModelSchemas:
 
     def _tensor(self, spec: TensorSpec) -> Json:
         element = _scalar(spec)
-        if spec.form is Form.JSON:  # as text, which V2 asks for, or as it is
+        if spec.form is Form.JSON:  # as text, which V2 requires, or as it is
             as_text = {**element, "contentMediaType": JSON, "contentSchema": self._element(spec)}
             element = {"anyOf": [as_text, self._element(spec)]}
         return object_of(
@@ -556,7 +556,7 @@ def _known(spec: TensorSpec) -> int:
 
 
 def _as_json(value: Any) -> Any:
-    """A sample's value, with bytes as the text that they are; ValueError if they are none."""
+    """A sample's value, with bytes as the text that they are; ValueError if they are not text."""
     if isinstance(value, Mapping):
         return {key: _as_json(member) for key, member in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
 """How does a client get the OpenAPI document?
 
-It is made when it is first asked for, in another thread, and again when other models are loaded.
+It is made when it is first requested, in another thread, and again when other models are loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wherry.server.v2.http.entry import HttpEntry
 
 
 def docs_page(exchange: Exchange) -> None:
-    """The handler of `/docs`. The page tells nothing of the server before it has asked for it."""
+    """The handler of `/docs`. The page has nothing of the server before it has fetched it."""
     respond(exchange, PAGE.encode(), content_type="text/html; charset=utf-8", headers=HEADERS)
 
 
@@ -38,7 +38,7 @@ PAGE, HEADERS = whole_page(_file("docs.html"), _file("docs.css"), _file("docs.js
 OPENAPI: Final = "/openapi.json"
 #: The path of the page that shows it.
 DOCS: Final = "/docs"
-#: Models that one document may be asked to be about.
+#: Models that a request may name.
 MAX_NAMES: Final = 16
 #: Documents that are kept: that of all routes, that without the operators' own, and a few.
 MAX_KEPT: Final = 4
@@ -58,7 +58,7 @@ PAGE_OF_IT: Final = Operation(summary="This document as a page", gives={"text/ht
 class OpenApiRoutes:
     """/openapi.json of one server.
 
-    `?model=NAME` tells of these models only, `?without=GROUP` leaves groups of routes out: those
+    `?model=NAME` describes these models only, `?without=GROUP` leaves groups of routes out: those
     that a listener does not serve.
     """
 

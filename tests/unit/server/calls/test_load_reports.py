@@ -21,7 +21,7 @@ from wherry.server.calls.load_reports import LoadReports
 from wherry.server.v2.grpc.kserve import schemas
 from wherry.testing import local_server
 
-ASKS = "endpoint-load-metrics-format"
+FORMAT_HEADER = "endpoint-load-metrics-format"
 INFER = "/v2/models/shout/infer"
 BODY = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}]}
 LOAD = LoadReport(
@@ -51,7 +51,7 @@ def letters(text: str) -> Iterator[str]:
 
 
 def told(load: LoadReport | None, form: str) -> dict[str, str]:
-    wanted = LoadReports(lambda: load).requested_by({ASKS: form})
+    wanted = LoadReports(lambda: load).requested_by({FORMAT_HEADER: form})
     assert wanted is not None
     return dict(wanted())
 
@@ -112,7 +112,7 @@ def test_the_kv_cache_has_tritons_names_where_there_is_one() -> None:
 
 def test_who_asks_for_no_form_that_there_is_gets_none() -> None:
     reports = LoadReports(lambda: LOAD)
-    assert reports.requested_by({}) is reports.requested_by({ASKS: "xml"}) is None
+    assert reports.requested_by({}) is reports.requested_by({FORMAT_HEADER: "xml"}) is None
 
 
 def test_an_owner_that_has_not_told_yet_is_no_load() -> None:
@@ -140,7 +140,7 @@ def test_each_answer_carries_it_if_its_client_asks(
     path: str, body: dict[str, object], status: int
 ) -> None:
     with served(shout, letters) as client:
-        asked, plain = client.post(path, body, {ASKS: "json"}), client.post(path, body)
+        asked, plain = client.post(path, body, {FORMAT_HEADER: "json"}), client.post(path, body)
     assert (asked.status, plain.status) == (status, status)
     assert json.loads(header(asked).removeprefix("JSON "))["named_metrics"]["free_slots"] > 0
     assert header(plain) == ""
@@ -149,29 +149,29 @@ def test_each_answer_carries_it_if_its_client_asks(
 def test_a_refusal_carries_it_too() -> None:
     with served(shout) as client:
         client.app.admission.max_in_flight = 0
-        refused = client.post(INFER, BODY, {ASKS: "text"})
+        refused = client.post(INFER, BODY, {FORMAT_HEADER: "text"})
     assert refused.status == 429
     assert header(refused).startswith("TEXT ")
 
 
 def test_without_its_key_a_client_is_told_nothing() -> None:
     with served(shout, keys=ApiKeys(["secret"])) as client:
-        assert header(client.post(INFER, BODY, {ASKS: "json"})) == ""
+        assert header(client.post(INFER, BODY, {FORMAT_HEADER: "json"})) == ""
         key = {"authorization": "Bearer secret"}
-        assert header(client.post(INFER, BODY, {ASKS: "json", **key})) != ""
+        assert header(client.post(INFER, BODY, {FORMAT_HEADER: "json", **key})) != ""
 
 
 def test_a_server_may_tell_every_client_and_in_the_form_that_one_asks_for() -> None:
     with served(shout, metrics=MetricsConfig(load_report="text")) as client:
         assert header(client.post(INFER, BODY)).startswith("TEXT ")
-        assert header(client.post(INFER, BODY, {ASKS: "json"})).startswith("JSON ")
+        assert header(client.post(INFER, BODY, {FORMAT_HEADER: "json"})).startswith("JSON ")
 
 
 def test_over_grpc_it_is_in_the_trailers() -> None:
     always = MetricsConfig(load_report="json")
     with served_calls(shout) as client, served_calls(shout, metrics=always) as telling:
         assert client.ask("ModelInfer", words("a")).trailers == ()
-        asked = client.ask("ModelInfer", words("a"), metadata={ASKS: "text"})
+        asked = client.ask("ModelInfer", words("a"), metadata={FORMAT_HEADER: "text"})
         assert dict(asked.trailers)["endpoint-load-metrics"].startswith("TEXT ")
         unasked = telling.ask("ModelInfer", words("a"))
         failed = telling.ask("ModelInfer", words("bad"))
@@ -186,7 +186,9 @@ def test_a_client_of_grpc_reads_it_after_answers_streams_and_errors() -> None:
     letters_of_abc = words("abc", model="letters")
     letters_of_abc["inputs"][0]["shape"] = [1]
     good, bad, streamed = map(method.request.encode, (words("a"), words("bad"), letters_of_abc))
-    asks = [(ASKS, "text")]  # a report in binary is gRPC's own: the library keeps it to itself
+    asks = [
+        (FORMAT_HEADER, "text")
+    ]  # a report in binary is gRPC's own: the library keeps it to itself
     with (
         local_server(shout, letters, grpc_port=0) as server,
         grpc.insecure_channel(server.grpc_url) as channel,

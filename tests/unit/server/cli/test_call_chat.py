@@ -258,12 +258,12 @@ def test_a_conversation_sends_what_was_said_and_forgets_what_failed() -> None:
         yield {"text": "b", "usage": {"completion_tokens": 7}}
 
     talk = Chat(answer, "be brief", {})
-    assert talk.say("one").startswith("7 tokens, ")
+    assert talk.answer_to("one").startswith("7 tokens, ")
     with pytest.raises(InvalidRequest):
-        talk.say("bad")
-    talk.say("long")
+        talk.answer_to("bad")
+    talk.answer_to("long")
     talk.command("/set temperature=0.5")
-    talk.say("two")
+    talk.answer_to("two")
     texts = [(one["role"], one["content"]) for one in rows[-1]["messages"]]
     assert texts == [
         ("system", "be brief"), ("user", "one"), ("assistant", "ab"),
@@ -272,7 +272,7 @@ def test_a_conversation_sends_what_was_said_and_forgets_what_failed() -> None:
     assert rows[-1]["parameters"] == {"temperature": 0.5}
     talk.command("/clear")
     talk.command("/system")
-    talk.say("three")
+    talk.answer_to("three")
     assert rows[-1]["messages"] == [{"role": "user", "content": "three"}]
     assert talk.command("/set x").startswith("/clear")
 

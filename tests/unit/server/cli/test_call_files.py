@@ -187,7 +187,7 @@ def test_a_file_may_hold_the_json_of_an_input(
     assert call(url, "mean", "one") == 2
     assert capsys.readouterr().err == "wherry: 'one' is not JSON; input 'numbers' is not text\n"
     assert call(url, "width", "dog.jpg") == 1
-    assert capsys.readouterr().err.endswith("(a file is given as @NAME)\n")
+    assert capsys.readouterr().err.endswith("(a file is passed as @NAME)\n")
 
 
 def test_a_row_without_an_input_says_how_inputs_are_given(

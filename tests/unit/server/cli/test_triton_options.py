@@ -83,7 +83,7 @@ def test_an_option_without_effect_is_left_out_with_its_value_and_told(value: lis
     ours, ignored = in_our_words(["serve", *words, "--port=1", "models"])
 
     assert ours == ["serve", "--port=1", "models"]
-    assert ignored == [(name, "metrics are read when they are asked for")]
+    assert ignored == [(name, "metrics are read when they are requested")]
 
 
 def test_a_switch_without_effect_does_not_swallow_the_next_flag() -> None:

@@ -19,9 +19,9 @@ from wherry.core.workers.encoding import header
 from wherry.core.workers.loop import new_event_loop
 from wherry.core.workers.message_socket import MessageSocket
 from wherry.server.fronts.link_protocol import (
-    Ask,
     CancelRows,
     Consumed,
+    ForwardRequest,
     FromFront,
     FromOwner,
     Hello,
@@ -231,7 +231,7 @@ def test_the_answer_to_a_post_waits_until_every_front_knows_the_models() -> None
             await one.hello()
             await other.hello()
             await asyncio.to_thread(owner.runtime.unload, "count")
-            await one.send(Ask(3, "POST", "/", "", {}, b"x", None))
+            await one.send(ForwardRequest(3, "POST", "/", "", {}, b"x", None))
             revision = -1
             while revision < owner.rows.revision:
                 revision = (await one.receive(OwnedModels)).revision
@@ -253,7 +253,7 @@ def test_a_front_that_hangs_does_not_keep_others_from_their_answer(
             await one.hello()
             await hangs.hello()
             await asyncio.to_thread(owner.runtime.unload, "count")
-            await one.send(Ask(3, "POST", "/", "", {}, b"x", None))
+            await one.send(ForwardRequest(3, "POST", "/", "", {}, b"x", None))
             assert (await one.receive(ResponsePart)).body == b"x"
 
     with_owner(test)

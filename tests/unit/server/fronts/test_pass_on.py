@@ -9,20 +9,20 @@ import pytest
 from tests.http_exchange import MemoryExchange
 from wherry.server.calls.terms import as_sent
 from wherry.server.dashboard.routes import EVENTS
-from wherry.server.fronts.link_protocol import Ask, ResponsePart
-from wherry.server.fronts.pass_on import PassOn, ask_of
+from wherry.server.fronts.link_protocol import ForwardRequest, ResponsePart
+from wherry.server.fronts.pass_on import PassOn, forward_request
 from wherry.server.fronts.reply import ForwardedExchange
 from wherry.server.http.exchange import HttpRequest, RequestHead
 from wherry.server.http.route import Route
 
 
 def test_a_request_that_is_passed_on_keeps_the_capitals_of_its_headers() -> None:
-    ask = Ask(7, "POST", "/p", "q=1", {"X-User": "ann", "host": "h"}, b"b", "peer")
+    ask = ForwardRequest(7, "POST", "/p", "q=1", {"X-User": "ann", "host": "h"}, b"b", "peer")
     asked = ForwardedExchange(ask, lambda told: None)
     assert asked.request.headers == {"x-user": "ann", "host": "h"}
     assert [as_sent(name) for name in asked.request.headers] == ["X-User", "host"]
-    sent = msgspec.msgpack.encode(ask_of(asked, 7))
-    assert msgspec.msgpack.decode(sent, type=Ask) == ask
+    sent = msgspec.msgpack.encode(forward_request(asked, 7))
+    assert msgspec.msgpack.decode(sent, type=ForwardRequest) == ask
 
 
 class FakeLink:
@@ -32,10 +32,12 @@ class FakeLink:
         self.name = name
         self.is_open = True
         self.asked: dict[int, Callable[[ResponsePart | None], None]] = {}
-        self.asks: list[Ask] = []
+        self.asks: list[ForwardRequest] = []
         self.forgotten: list[int] = []
 
-    def ask(self, make: Callable[[int], Ask], told: Callable[[Any], None], size: int = 0) -> int:
+    def forward(
+        self, make: Callable[[int], ForwardRequest], told: Callable[[Any], None], size: int = 0
+    ) -> int:
         number = len(self.asks)
         self.asks.append(make(number))
         self.asked[number] = told
