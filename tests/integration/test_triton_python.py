@@ -919,7 +919,7 @@ class TritonPythonModel:
         ("import os\nos._exit(7)", "exit status 7"),
         (
             "class TritonPythonModel:\n  @staticmethod\n  def auto_complete_config(c): pass",
-            "must return a valid pb.ModelConfig object: the one that it was given, not a NoneType",
+            "must return a valid pb.ModelConfig object: the one that it gets, not a NoneType",
         ),
     ],
 )

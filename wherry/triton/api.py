@@ -1,6 +1,6 @@
 """What may the other parts use of model repositories?
 
-A name is loaded when it is first asked for, so that a process pays only for what it uses.
+A name is imported when it is first used, so that a process pays only for what it uses.
 """
 
 from typing import TYPE_CHECKING

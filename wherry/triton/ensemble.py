@@ -89,7 +89,7 @@ class Ensemble:
         taken = [tensor for step in self._steps for tensor in step.input_map.values()]
         #: The tensors that a step takes.
         self._passed_on = set(taken)
-        #: The tensors that not only one step takes.
+        #: The tensors with more than one user: steps, or the ensemble's outputs.
         self._shared = {
             tensor for tensor, count in Counter([*self._specs, *taken]).items() if count > 1
         }
@@ -130,7 +130,7 @@ class Ensemble:
     async def _flow(
         self, request: InferRequest, input_tensors: Tensors, steps: Sequence[TritonEnsemblingStep]
     ) -> Tensors:
-        """Run steps of which none streams. Returns all tensors at the end."""
+        """Run steps without streams. Returns all tensors at the end."""
         loop = asyncio.get_running_loop()
         pending: dict[str, asyncio.Future[Column | None]] = {
             tensor: loop.create_future() for step in steps for tensor in step.output_map.values()
@@ -270,7 +270,7 @@ class Ensemble:
                 raise self._named(error) from error
 
     def _named(self, error: WherryError) -> WherryError:
-        """A member's error, which others may have, too, with the ensemble's name before it."""
+        """A copy of a member's error, which others may share, prefixed with the ensemble's name."""
         named = type(error).__new__(type(error))
         named.__dict__.update(error.__dict__)
         named.args = (f"in ensemble '{self._config.name}', {error}",)
@@ -278,8 +278,8 @@ class Ensemble:
 
     def _options(self, step: TritonEnsemblingStep, request: InferRequest) -> dict[str, Any]:
         """The options that a member's request takes from the ensemble's. Not the deadline: the
-        runner cancels the calls when it passes. What no other step takes, the member brings to the
-        host in its thread: to wait for a device here would hold up all pipelines."""
+        runner cancels the calls when it passes. The member copies outputs that no other step takes
+        to the host in its own thread: waiting for a device here would delay all pipelines."""
         return {
             "id": request.id,
             "priority": min(request.priority, self._member(step).config.priority_levels),
@@ -370,7 +370,7 @@ def _column(tensor: Column, spec: TensorSpec, batched: bool) -> Column:
 
 
 def _shared(column: Column) -> Column:
-    """The same column, to which nobody writes."""
+    """The same column for several readers: a view, read-only if its type can be."""
     if isinstance(column, np.ndarray):
         return shared(column.view())
     if not isinstance(column, list):

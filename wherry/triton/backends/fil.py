@@ -39,7 +39,7 @@ FILES: Final = {
     "lightgbm": "model.txt",
     "treelite_checkpoint": "checkpoint.tl",
 }
-#: The model_type of a file whose configuration says none, by the end of its name.
+#: The model_type where the configuration has none, by the file's extension.
 _BY_SUFFIX: Final = {os.path.splitext(name)[1]: kind for kind, name in FILES.items()}
 
 #: A row costs little, so that many may go together.
@@ -182,8 +182,8 @@ def model_file(folder: str, config: TritonConfig) -> tuple[str, str]:
     found = kind or _BY_SUFFIX.get(os.path.splitext(path)[1])
     if found is None:
         raise ConfigError(
-            f"model {config.name!r}: the end of {os.path.basename(path)!r} says no kind of model:"
-            f" set the parameter 'model_type' to one of {', '.join(FILES)}; for scikit-learn save"
+            f"model {config.name!r}: the kind of {os.path.basename(path)!r} is unknown: set the"
+            f" parameter 'model_type' to one of {', '.join(FILES)}; for scikit-learn save"
             ' treelite.sklearn.import_model(model).serialize("checkpoint.tl")'
         )
     return found, path
@@ -206,8 +206,8 @@ def _read(treelite: Any, kind: str, path: str, config: TritonConfig) -> Any:
 
 
 def complete(config: TritonConfig, forest: Forest) -> TritonConfig:
-    """`config` completed by what the trees take and give. ConfigError if the two contradict each
-    other."""
+    """`config` completed by the inputs and outputs of the trees. ConfigError if the two
+    contradict each other."""
     where = f"model {config.name!r}"
     answer = ForestOutput.of(config)
     width = answer.width(forest.width)

@@ -45,7 +45,7 @@ PLATFORMS: Final = {
     "ensemble": "ensemble",
 }
 
-_AS_ONNX: Final = 'make it ONNX (tf2onnx, paddle2onnx do that), and say backend: "onnxruntime"'
+_AS_ONNX: Final = 'make it ONNX (tf2onnx, paddle2onnx do that), and set backend: "onnxruntime"'
 _PLAN: Final = (
     "a plan fits one GPU type and one TensorRT: serve the ONNX file that it was built from with"
     ' backend: "onnxruntime" (its gpu_execution_accelerator "tensorrt" builds the plan again)'
@@ -100,10 +100,10 @@ def backend_for(
 ) -> RepositoryModel:
     """One version of a model, not loaded yet, with its configuration completed by its backend.
 
-    Python-based backends are in `backend_directory`, in folders of their names. A model that takes
-    batches, as its file and not its configuration says, takes `default_max_batch_size` rows; None:
-    what its backend has for that. Blocks: completing may read the model's file or run its code in a
-    process. ConfigError says what is wrong.
+    Python-based backends are in `backend_directory`, in folders of their names. A model whose
+    file and not whose configuration shows that it takes batches takes `default_max_batch_size`
+    rows; None: its backend's default. Blocks: completing may read the model's file or run its code
+    in a process. Raises ConfigError.
     """
     backend = backend_name(config, os.path.join(folder, version))
     program = _program(backend, backend_directory)
@@ -123,7 +123,7 @@ def backend_for(
         model.triton.max_batch_size = default_max_batch_size
     if problems := list(problems_of(model.triton, completed=True)):
         raise BadConfig(f"{config.name}: {problem}" for problem in problems)
-    if model.asks_for_gpus and not gpu_count():
+    if model.requires_gpus and not gpu_count():
         log.warning(
             "instance_group requests a GPU and this machine has none, using the CPU",
             extra={"model": config.name},
@@ -150,7 +150,7 @@ def backend_name(config: TritonConfig, version_folder: str) -> str:
         return suffix  # as in Triton, where a folder may be called model.dali
     files = [config.default_model_filename] if config.default_model_filename else [*FILES, *theirs]
     raise ConfigError(
-        f"model {config.name!r}: it says no backend, and version"
+        f"model {config.name!r}: it names no backend, and version"
         f" {os.path.basename(version_folder)} has none of {', '.join(files)}; set backend to one"
         f" of {', '.join(BACKENDS)}"
     )
@@ -197,7 +197,7 @@ def not_here(
     folder: str, config: TritonConfig, versions: Sequence[int], backend_directory: str | None
 ) -> str | None:
     """What to do with a model whose backend runs elsewhere only, though it has other problems, too.
-    None if its backend is here, or nothing says which it is."""
+    None if its backend is here, or unknown."""
     try:
         backend = backend_name(config, os.path.join(folder, str(max(versions, default=1))))
     except ConfigError:

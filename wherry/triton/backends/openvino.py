@@ -72,7 +72,7 @@ class OpenVinoModel(RepositoryModel):
         return with_batching(completed)
 
     def take(self) -> bool:
-        """True: TARGET_DEVICE says for all instances where they run."""
+        """True: TARGET_DEVICE is the device of all instances."""
         return True
 
     def load(self, device: Device) -> None:
@@ -112,12 +112,12 @@ class CompiledModel:
             found = request.infer(inputs, share_inputs=True)
         except RuntimeError as error:  # of shapes that contradict each other, and of nothing else
             raise InvalidRequest(f"model {self._name!r}: {_brief(error)}") from None
-        # The next call writes over what this one gave.
+        # The next call overwrites these.
         return [np.array(found[port]) for port in self._outputs]
 
 
 def _read(folder: str, config: TritonConfig) -> tuple[Any, Any]:
-    """OpenVINO's core, and the file's model with the sizes that the configuration wants."""
+    """OpenVINO's core, and the file's model with the sizes of the configuration."""
     # Without this package its import sends nothing to anyone, and starts no thread for that.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     openvino = library("openvino", config.name, "'wherry[openvino]'")
@@ -138,8 +138,8 @@ def _read(folder: str, config: TritonConfig) -> tuple[Any, Any]:
 
 
 def _sizes(config: TritonConfig, model: Any) -> dict[Any, list[int]]:
-    """The shapes to which inputs are set: those of config.pbtxt if it says RESHAPE_IO_LAYERS, else
-    with an open batch dimension if there are batches and it does not say that this fails."""
+    """The shapes to which inputs are set: those of config.pbtxt if it sets RESHAPE_IO_LAYERS, else
+    with an open batch dimension if there are batches, unless it sets SKIP_OV_DYNAMIC_BATCHSIZE."""
     batched = config.max_batch_size > 0
     if parameter_truth(config, "RESHAPE_IO_LAYERS"):
         lead = [-1] if batched else []
@@ -156,7 +156,7 @@ def _properties(config: TritonConfig) -> dict[str, str]:
     found = {name: value for name, value in properties.items() if value is not None}
     if parameter_truth(config, "HINT_BF16"):
         found["INFERENCE_PRECISION_HINT"] = "bf16"
-    # One stream with all cores unless it says otherwise: what waits is in the batch.
+    # One stream with all cores by default: waiting requests form a batch.
     return {"PERFORMANCE_HINT": "LATENCY", **found}
 
 

@@ -63,9 +63,9 @@ class RepositoryModel(Model):
 
     #: Whether its instances are threads, wherever the server runs those of other models.
     in_threads = False
-    #: How many instances it has where config.pbtxt names none; 0: as any model.
+    #: The number of instances where config.pbtxt has none; 0: as for any model.
     default_instances = 0
-    #: Of a package's backend: names of files that tell it where a configuration names none.
+    #: Of a package's backend: names of files that select it where a configuration names none.
     files: Sequence[str] = ()
 
     def __init__(
@@ -136,7 +136,7 @@ class RepositoryModel(Model):
 
     def cache_identity(self) -> bytes | None:
         if self.triton.ensemble_scheduling is not None:
-            return None  # its members' files tell
+            return None  # its members' files decide
         files = [
             (os.path.relpath(path, self.folder), changed, size)
             for path, changed, size in layout.fingerprint(self.folder)
@@ -144,7 +144,7 @@ class RepositoryModel(Model):
         return msgspec.json.encode([files, self.triton])
 
     @property
-    def asks_for_gpus(self) -> bool:
+    def requires_gpus(self) -> bool:
         return any(group.kind == "KIND_GPU" or group.gpus for group in self.triton.instance_group)
 
     def inward(self, columns: Columns) -> Columns:

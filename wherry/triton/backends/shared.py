@@ -1,4 +1,4 @@
-"""What do backends share: a configuration completed by what the model's file says, columns as
+"""What do backends share: a configuration completed from the model's file, columns as
 tensors of a framework and back, the import of a library, parameters of a configuration, and weights
 that several instances in one process use?
 
@@ -59,8 +59,7 @@ def called_with(
     *,
     batched: bool,
 ) -> Columns:
-    """What a model gives that takes arrays by name and returns those of its outputs, in their
-    order."""
+    """The outputs of `call`, which takes arrays by name and returns its results in their order."""
     arrays = {
         tensor.name: to_model(columns[tensor.name], tensor, batched)
         for tensor in inside.input
@@ -148,7 +147,7 @@ def _wrong(config: TritonConfig, name: str, kind: str, setting: str | None) -> C
 
 
 def library(name: str, model: str, install: str) -> Any:
-    """The module of this name, imported for a model. ConfigError says what to install."""
+    """The module of this name, imported for a model. Else a ConfigError with what to install."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -219,7 +218,7 @@ def complete(
     inputs: Sequence[FileTensor],
     outputs: Sequence[FileTensor],
 ) -> TritonConfig:
-    """A copy of `config` with what it does not say. ConfigError if it contradicts the file."""
+    """A copy of `config`, completed from the file. ConfigError if it contradicts the file."""
     alone = not (config.input or config.output or config.max_batch_size)
     open_lead = all(tensor.shape[:1] == (-1,) for tensor in (*inputs, *outputs))
     most = DEFAULT_MAX_BATCH_SIZE if alone and open_lead else config.max_batch_size
@@ -233,8 +232,8 @@ def complete(
 
 
 def with_batching(config: TritonConfig) -> TritonConfig:
-    """The same, with dynamic batching if it takes batches and does not say how: what Triton adds to
-    a configuration that is not complete, and for OpenVINO to each."""
+    """The same, with dynamic batching if it takes batches and has no batcher, as Triton adds it to
+    incomplete configurations, and for OpenVINO to all."""
     if config.max_batch_size > 1 and not (config.dynamic_batching or config.sequence_batching):
         return msgspec.structs.replace(config, dynamic_batching=TritonDynamicBatching())
     return config

@@ -61,16 +61,16 @@ class TorchModel(RepositoryModel):
 
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
-        """Add what a program says of its inputs and outputs. TorchScript's own names and shapes are
-        not reliable: config.pbtxt must list them."""
+        """Add the inputs and outputs of a program. TorchScript's own names and shapes are not
+        reliable: config.pbtxt must list them."""
         path = version_file(os.path.join(folder, version), config, FILES)
         if torch_program.is_program(path):
             return _completed(config, path)
         for side, tensors in (("input", config.input), ("output", config.output)):
             if not tensors:
                 raise ConfigError(
-                    f"model {config.name!r}: a TorchScript file does not say its {side}s: list them"
-                    " in config.pbtxt"
+                    f"model {config.name!r}: a TorchScript file does not describe its {side}s: list"
+                    " them in config.pbtxt"
                 )
         _check_strings(config, lists=True)
         return config
@@ -192,7 +192,7 @@ class _ProgramCall:
     def __call__(self, arrays: Mapping[str, Array]) -> list[Any]:
         inputs = [arrays[name] for name in self._order]
         rows = len(inputs[0]) if self._batched and inputs else self._least
-        if rows < self._least:  # compiled for more: with the last row again, which is cut off
+        if rows < self._least:  # compiled for more: repeats the last row, and cuts that off
             more = self._least - rows
             inputs = [one[[*range(rows), *[rows - 1] * more]] for one in inputs]
         found = self._program.run(inputs)
@@ -211,8 +211,8 @@ def _completed(config: TritonConfig, path: str) -> TritonConfig:
         return config
     if torch_program.is_package(path):
         raise ConfigError(
-            f"model {config.name!r}: a package of AOTInductor does not say its inputs and outputs:"
-            " list them in config.pbtxt, each with data_type and dims"
+            f"model {config.name!r}: a package of AOTInductor does not describe its inputs and"
+            " outputs: list them in config.pbtxt, each with data_type and dims"
         )
     program = _program(path, config.name, None)
     found = complete(

@@ -133,8 +133,8 @@ def described(
 def _known(slot: Slot, model: str) -> tuple[TritonDataType, tuple[int, ...]]:
     if slot.dtype is None or slot.shape is None or slot.dtype not in TYPES:
         raise ConfigError(
-            f"model {model!r}: the file does not say what {slot.name or slot.path} is: list all"
-            " inputs and outputs in config.pbtxt"
+            f"model {model!r}: the file does not describe {slot.name or slot.path}: list all inputs"
+            " and outputs in config.pbtxt"
         )
     return TYPES[slot.dtype], slot.shape
 
@@ -205,7 +205,7 @@ def _key(path: str) -> str:
 
 
 def _package(path: str, device: Any) -> Program:
-    # Compiled code reads what it is given as if it had the right shape.
+    # Without this, compiled code reads inputs of a wrong shape as if it were right.
     os.environ.setdefault("AOTI_RUNTIME_CHECK_INPUTS", "1")
     index = -1 if device.index is None else device.index
     model = import_module("torch._inductor").aoti_load_package(path, device_index=index)

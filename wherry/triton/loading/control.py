@@ -2,10 +2,10 @@
 
     none       all of them, once, at the start
     poll       all of them, and again whenever their files change
-    explicit   those that are asked for, at the start or by a client
+    explicit   those that are requested, at the start or by a client
 
-Frontends ask here for index, load and unload. How a model is loaded is in loader.py; what is loaded
-is in the runtime's Lifecycle; which files have changed, RepositoryWatch says (pure).
+Frontends call this for index, load and unload. loader.py loads a model, the runtime's Lifecycle
+knows what is loaded, and RepositoryWatch (pure) finds which files have changed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RepositoryWatch:
     def __init__(self, settle_seconds: float) -> None:
         self._settle_seconds = settle_seconds
         self._loaded: dict[str, Fingerprint] = {}
-        #: Files that are not those that were loaded, and since when they have been like that.
+        #: Files that differ from the loaded ones, and since when they have been as they are.
         self._unsettled: dict[str, tuple[Fingerprint, float]] = {}
 
     @property
@@ -70,8 +70,8 @@ class RepositoryWatch:
         self._unsettled = {}
 
     def look(self, files: Mapping[str, Fingerprint], now: float) -> Changes:
-        """The files of all models that there are. What is to be loaded counts as loaded, also if
-        that fails: it is tried again when its files change again."""
+        """`files` are those of all models. Models to load count as loaded, even if loading fails:
+        they are tried again when their files change again."""
         gone = sorted(self._loaded.keys() - files.keys())
         for name in gone:
             del self._loaded[name]
@@ -180,10 +180,10 @@ class ModelControl:
     # Life
 
     def start(self, on_ready: OnReady | None = None) -> None:
-        """Load what is to be there from the start. Blocks; LoadFailed names all that failed.
+        """Load the startup models. Blocks; LoadFailed names all that failed.
 
-        A repository that is not there ends it with ConfigError, or, where an error is not to end
-        the server, leaves it without models and not ready.
+        A missing repository raises ConfigError, or, where errors must not end the server, leaves it
+        without models and not ready.
         """
         try:
             requested = self._requested()
@@ -317,22 +317,22 @@ class ModelControl:
             for loaded in self.runtime.models():
                 if loaded.name == name:
                     self.runtime.residency.wake(loaded.runner)
-        except ConfigError as error:  # the caller may be a client, which is told less
+        except ConfigError as error:  # in full: a client gets only a part
             log_failure(name, error)
             raise
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Take a model out of service at once, and free it when it has finished what it has, as
-        long as that takes.
+        """Take a model out of service at once, and free it when its requests have finished, however
+        long that takes.
 
-        With `dependents` the members of an ensemble, too, but for those that another one needs and
+        With `dependents` the members of an ensemble, too, except those that another one needs and
         those that were loaded by their own name.
-        Unloading what is not loaded is not an error; what is just being loaded, for itself or for
-        an ensemble, is waited for. Only in mode explicit.
+        Unloading what is not loaded is not an error. Waits for a load of the model that is under
+        way, for itself or for an ensemble. Only in mode explicit.
         """
         self._check_allowed()
         self.runtime.registry.wait_until_no_load_needs(name)
-        self._loader.want(name, False)
+        self._loader.set_requested(name, False)
         self._loader.unload(name, dependents=dependents)
 
     def poll(self) -> float:
@@ -361,7 +361,7 @@ class ModelControl:
             outcome: T | Exception
             try:
                 outcome = call()
-            except Exception as error:  # noqa: BLE001 - the client is told
+            except Exception as error:  # noqa: BLE001 - the client gets it
                 outcome = error
             done(outcome)
 
@@ -403,8 +403,8 @@ class ModelControl:
                 seconds = self._poll_seconds
 
     def _is_there(self, name: str) -> None:
-        """Note that it was asked for by its name, and is loaded."""
-        self._loader.want(name, True)
+        """Note that it was requested by its name, and is loaded."""
+        self._loader.set_requested(name, True)
         with self.runtime.registry.locked() as life:
             life.missing.pop(name, None)
 

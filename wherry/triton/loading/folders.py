@@ -1,8 +1,8 @@
 """What do the model repositories hold of a name, and what may a client send in place of it?
 
-Errors begin with Triton's words; the rest is what only its log says. Of the files that a client
-sends none is written before every name is found right; their size altogether is bounded by that of
-the request.
+Errors begin with Triton's words; the rest is what only Triton's log contains. No file that a client
+sends is written before the names of all are checked; their total size is bounded by that of the
+request.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class RepositoryFolders:
             raise cannot_load(name, error.problems) from None
 
     def _copy(self, name: str) -> None:
-        """Have the files of a model that lies elsewhere. ModelNotReady if that fails."""
+        """Copy the files of a model that lies elsewhere. ModelNotReady if that fails."""
         try:
             for mirror in self._mirrors:
                 mirror.copy(name)
@@ -153,7 +153,7 @@ def uploaded(name: str, config: Config | None, files: Mapping[str, bytes], folde
         raise ConfigError(
             f"failed to load '{name}', failed to poll from model repository",
             tag=Tag.INTERNAL,
-            more=": files need a config beside them, which says how to serve them",
+            more=": files need a config beside them that describes how to serve them",
         )
     if not layout.is_name(name):
         raise ConfigError(f"failed to load '{name}': it is not a name of a model")
@@ -190,8 +190,7 @@ def _checked(config: TritonConfig, what: str) -> TritonConfig:
 
 
 def _check_code(config: TritonConfig, of_the_files: TritonConfig) -> None:
-    """BadConfig if a configuration that a client sends has another program run than the model's own
-    files say."""
+    """BadConfig if a configuration from a client changes the program that the model's files run."""
     name = "EXECUTION_ENV_PATH"
     value = config.parameters.get(name)
     if value is not None and value != of_the_files.parameters.get(name):

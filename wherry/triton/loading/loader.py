@@ -1,7 +1,7 @@
 """How does a model of a repository come into the runtime, and go out of it again?
 
 An ensemble brings its members along. A model that is loaded again serves without a gap: the old
-one answers until the new one is ready, and goes on doing so if the new one cannot be loaded.
+one answers until the new one is ready, and goes on if the new one cannot be loaded.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ Scratch = tempfile.TemporaryDirectory[str]
 class LoadOptions:
     #: Times that a load is tried again.
     retries: int = 0
-    #: Ask a model's own files for what its configuration leaves out.
+    #: Complete a configuration from the model's own files.
     auto_complete: bool = True
-    #: Where the backends are that a configuration names.
+    #: The folder of Python-based backends.
     backend_directory: str | None = None
-    #: The rows of a batch where only a model's file says that it takes batches.
+    #: The most rows of a batch where only a model's file shows that it takes batches.
     default_max_batch_size: int | None = None
     #: The operator's settings for a model of this name, over its configuration.
     settings: Callable[[str], Mapping[str, Any]] = lambda name: {}
@@ -78,7 +78,7 @@ class _Origin:
     files: Scratch | None = None
     #: The models that it is made of, if it is an ensemble.
     members: Sequence[str] = ()
-    #: Asked for by its own name, and not only as a member of an ensemble.
+    #: Requested by its own name, and not only as a member of an ensemble.
     requested: bool = False
 
 
@@ -99,7 +99,7 @@ class RepositoryLoader:
         self._frozen = False
 
     def freeze(self) -> None:
-        """Try no load again that fails."""
+        """Do not retry loads that fail from now on."""
         self._frozen = True
 
     def close(self, left: Callable[[], float]) -> None:
@@ -115,8 +115,8 @@ class RepositoryLoader:
         origin = self._origins.get(name)
         return origin.members if origin is not None else ()
 
-    def want(self, name: str, requested: bool) -> None:
-        """Set whether it stays when no ensemble needs it any more."""
+    def set_requested(self, name: str, requested: bool) -> None:
+        """Set whether it stays loaded when no ensemble needs it any more."""
         if requested or name in self._origins:
             self._origin(name).requested = requested
 
@@ -233,7 +233,7 @@ class RepositoryLoader:
         self._forget_answers_of_callers(name)
         with self._registry.quietly() as life:
             others = [v for v in life.ready_versions(name) if v not in versions]
-        self._let_go(name, others)
+        self._take_out(name, others)
         return replaced
 
     def _forget_answers_of_callers(self, name: str) -> None:
@@ -249,7 +249,7 @@ class RepositoryLoader:
         started = self._runtime.clock()
         replaced: list[LoadedModel] = []
 
-        def tell(loaded: LoadedModel, _: float) -> None:
+        def ready(loaded: LoadedModel, _: float) -> None:
             # Completing the configuration took its time, too.
             loaded.load_seconds = self._runtime.clock() - started
             if on_ready is not None:
@@ -260,7 +260,7 @@ class RepositoryLoader:
                 models = [self._made(found, version) for version in found.versions]
                 self._label(models)
                 settings = options.settings(found.name)
-                self._runtime.load_all(models, on_ready=tell, replaced=replaced.append, **settings)
+                self._runtime.load_all(models, on_ready=ready, replaced=replaced.append, **settings)
                 break
             except LoadFailed as error:
                 if attempt == options.retries or self._frozen:
@@ -311,12 +311,12 @@ class RepositoryLoader:
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
         """Take all versions out of service now; they are freed when they have finished. With
-        `dependents` also the members that nothing else needs and that were not asked for."""
+        `dependents` also the members that nothing else needs and that were not requested."""
         needs = self.members_of(name) if dependents else []
         with self._registry.locked() as life:
             versions = life.ready_versions(name)
             life.missing.pop(name, None)
-        self._let_go(name, versions)
+        self._take_out(name, versions)
         for member in needs:
             if self._origin(member).requested:
                 continue
@@ -325,7 +325,7 @@ class RepositoryLoader:
             if not any(member in self.members_of(other) for other in others):
                 self.unload(member, dependents=True)
 
-    def _let_go(self, name: str, versions: Iterable[str]) -> None:
+    def _take_out(self, name: str, versions: Iterable[str]) -> None:
         """Take versions out of service; a thread frees them when they have finished."""
         retiring: list[LoadedModel] = []
         for version in versions:
@@ -342,7 +342,7 @@ class RepositoryLoader:
                 self._registry.retire(retiring[0], None)
                 version = retiring.pop(0).version
                 log.info("model unloaded", extra={"model": name, "version": version})
-            # What it held in circles goes now: a server has told the collector to look rarely.
+            # Frees its reference cycles now: in a server the collector runs rarely.
             gc.collect()
             with origin.lock:
                 if origin.files is not None and not self._is_loaded(name):
@@ -356,7 +356,7 @@ class RepositoryLoader:
             self._registry.retire(replaced.pop(), None)
         if files is not None:
             files.cleanup()
-        gc.collect()  # as in _let_go
+        gc.collect()  # as in _take_out
 
     # Parts
 
@@ -370,11 +370,11 @@ class RepositoryLoader:
 
 
 def _missing(found: Found, registry: Registry) -> Iterator[str]:
-    """The versions that an ensemble's steps ask for, and that their models do not have."""
+    """The versions that an ensemble's steps require and that are not loaded, as problems."""
     scheduling = found.config.ensemble_scheduling
     for number, step in enumerate(scheduling.step if scheduling is not None else ()):
         name, version = step.model_name, step.model_version
-        with suppress(WherryError):  # a model that is not there was told of
+        with suppress(WherryError):  # a missing model has been reported
             registry.find(name)
             with registry.quietly() as life:
                 versions = life.ready_versions(name)

@@ -1,7 +1,7 @@
 """How does a model's code call other models, load or unload them, or read a metric?
 
 Calls pass through the Runtime and the called model's batcher, as any caller's do. Nothing here
-waits: answers arrive in any thread and are passed to `post`, which has them sent.
+waits: answers arrive in any thread and are passed to `post`, which sends them.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Host(Protocol):
 class CallAnswer:
     """A message that answers a call.
 
-    `body(out)` builds the response with its tensors; None if there is none. `large`: that takes
-    long.
+    `body(out)` builds the response with its tensors; None: an end without a response. `large`:
+    building it takes long.
     """
 
     key: int
@@ -69,7 +69,7 @@ class CallAnswer:
         return ["answer", self.key, self.final, None if self.body is None else self.body(out)]
 
     def refused(self, error: Exception) -> CallAnswer:
-        """What is sent instead if that raised `error`."""
+        """The message to send instead if `build` raised `error`."""
         text = f"the answer cannot be sent: {error}"
         return CallAnswer(self.key, True, lambda _: [[TritonError.INTERNAL, text], "{}", []])
 
@@ -127,7 +127,7 @@ class Calls:
         called: Called | WherryError,
         traced: InferRequest | None = None,
     ) -> None:
-        """Run another model, below the trace of that request if the model has passed it on."""
+        """Run another model, as part of the trace of the request `traced`, if there is one."""
         try:
             if isinstance(called, WherryError):
                 raise called
@@ -141,7 +141,7 @@ class Calls:
         self, key: int, what: str, model: str, version: str, files: Any, incoming: Incoming
     ) -> None:
         if what == "ready":
-            self.tell(key, self._is_ready(model, version))
+            self.answer(key, self._is_ready(model, version))
             return
         thread = threading.Thread(
             target=self._control, args=(key, what, model, version, files, incoming), daemon=True
@@ -149,8 +149,8 @@ class Calls:
         thread.start()
 
     def cancel(self, key: int) -> None:
-        """Cancel a call: a Python model that runs it is told, and says how it ends, as in Triton;
-        the last response of any other is the error CANCELLED."""
+        """Cancel a call. A Python model that runs it is notified and decides how it ends, as in
+        Triton; the last response of any other is the error CANCELLED."""
         with self._lock:
             loaded, request = self._open.get(key, (None, None))
         if loaded is None:
@@ -256,7 +256,7 @@ class Calls:
                 if name not in answering
                 and any(answering.issuperset(awaited) for awaited in instances)
             }
-            if not more:  # one that is gone by now says so itself
+            if not more:  # a model that is gone by now gives its own error
                 return name in answering or name not in waiting
             answering |= more
 
@@ -284,7 +284,7 @@ class Calls:
         elif ended.by_response:
             self._post(CallAnswer(key, True, None))
         else:  # as in Triton, a final flag alone is a response without outputs
-            self.tell(key, "{}")
+            self.answer(key, "{}")
 
     def _done(
         self,
@@ -312,7 +312,7 @@ class Calls:
     def _fail(self, key: int, error: Exception) -> None:
         self._post(CallAnswer(key, True, lambda _: [[code_of(error), str(error)], "{}", []]))
 
-    def tell(self, key: int, value: Any) -> None:
+    def answer(self, key: int, value: Any) -> None:
         """Answer a call that is not an infer request."""
         self._post(CallAnswer(key, True, lambda _: [None, value, []]))
 
@@ -336,7 +336,7 @@ class Calls:
         except Exception as error:  # noqa: BLE001 - reported to the calling model
             self._fail(key, ModelFailed(f"{type(error).__name__}: {error}"))
         else:
-            self.tell(key, "")
+            self.answer(key, "")
 
     def _is_ready(self, model: str, version: str) -> bool:
         try:

@@ -1,7 +1,7 @@
 """How do batches reach a Python model in its process, and responses come back?
 
 Messages go through the link, in the event loop that owns the process's sockets: everything below
-`unload` happens there, but what says otherwise. The instance's thread loads the model, and then
+`unload` happens there unless stated otherwise. The instance's thread loads the model, and then
 watches the process (`LinkedWorker`). Requests may outlive their batch, and a model may call others
 while it executes: its messages are received in any order.
 """
@@ -48,7 +48,7 @@ from wherry.triton.python.stub.wire import Incoming
 class WarmUp:
     """Takes the place of an instance's `answers` for one batch, which is not counted.
 
-    `changed` is called after each thing that it is told.
+    `changed` is called after each event.
     """
 
     def __init__(self, requests: Sequence[InferRequest], changed: Callable[[], None]) -> None:
@@ -131,9 +131,9 @@ class PythonInstance(Instance):
         self.calls = Calls(host, config.name, self._post_answer)
         self._metrics: CustomMetrics = model.custom_metrics
         self._memory: StubMemory | None = None
-        #: What came of initialize(): "ready" or "failed".
+        #: The message "ready" or "failed" after initialize(); None: not yet.
         self._initialized: list[Any] | None = None
-        #: What the model's is_ready() says; None: it has not said it, or has none.
+        #: What the model's is_ready() returned last; None: nothing yet, or it has none.
         self._is_ready: bool | None = None
         self._has_is_ready = False
 
@@ -156,12 +156,12 @@ class PythonInstance(Instance):
         return runs
 
     def not_ready_reason(self) -> str:
-        """Why the model's own is_ready() says no: by its last answer, as this must not wait for a
-        model. It is called again."""
+        """Why the model is not ready, by the last answer of its is_ready(). Queries it again, but
+        does not wait for the answer."""
         if not self._has_is_ready:
             return ""
-        self.worker.do(PythonInstance._ask_ready, self)
-        return "" if self._is_ready else "its is_ready() says that it is not"
+        self.worker.do(PythonInstance._query_readiness, self)
+        return "" if self._is_ready else "its is_ready() reports that it is not"
 
     def _post_answer(self, answer: CallAnswer) -> None:
         self.worker.do(self._send_answer, answer)
@@ -184,7 +184,7 @@ class PythonInstance(Instance):
         try:
             self.worker.serve()
         except WorkerDied as died:
-            # What it has not read may be the answer to a call of what it ran.
+            # What it left unread may be the answer to a call of a request that it ran.
             died.reached |= self.calls.are_open
             raise
 
@@ -212,12 +212,12 @@ class PythonInstance(Instance):
         may_wait = may_call or self._codec.decoupled or self._config.sequence is not None
         self.takes_ahead = not may_wait and self._config.run_again
         if self._has_is_ready:
-            self.worker.post(PythonInstance._ask_ready, self)
+            self.worker.post(PythonInstance._query_readiness, self)
             self.worker.wait_for(lambda: self._is_ready is not None)
 
     def _run_warm_up(self, columns: Columns, rows: int) -> None:
         """Run one warm-up batch: as in Triton, each row is a request of its own,
-        but those of one sequence. LoadFailed if it fails."""
+        except in a sequence. LoadFailed if it fails."""
         if self._config.sequence is None:
             each = [(rows_of(columns, row, row + 1), 1) for row in range(rows)]
         else:
@@ -247,7 +247,7 @@ class PythonInstance(Instance):
         self.worker.link.add(answer, large=answer.large)
         self.worker.link.write()
 
-    def _ask_ready(self) -> None:
+    def _query_readiness(self) -> None:
         if not self.batches:
             self._send(Plain(["is_ready"]))
 
@@ -281,7 +281,7 @@ class PythonInstance(Instance):
         ended: list[BatchRun] = []
         try:
             for message in messages:
-                if ended and message[0] != "executed":  # it may be about a request of theirs
+                if ended and message[0] != "executed":  # it may concern one of their requests
                     self.answers.finished(self, ended)
                     ended = []
                 if (run := self._taken(message)) is not None:
@@ -291,7 +291,7 @@ class PythonInstance(Instance):
                 self.answers.finished(self, ended)
 
     def _taken(self, message: list[Any]) -> BatchRun | None:
-        """See to one message. Returns the batch that has ended by it. Raises Garbage."""
+        """Process one message. Returns the batch that it ends, if any. Raises Garbage."""
         try:
             kind, (released, measured) = message[:2]
             if released:
@@ -338,9 +338,9 @@ class PythonInstance(Instance):
             self.calls.control(key, *rest)
         elif kind == "value":
             ((name, _, _, labels, _),) = rest
-            self.calls.tell(key, repr(self._metrics.value(name, _labels(labels))))
+            self.calls.answer(key, repr(self._metrics.value(name, _labels(labels))))
         else:
-            raise Garbage(f"no message is called {kind!r}")
+            raise Garbage(f"unknown message {kind!r}")
 
     def _call(self, key: int, what: Sequence[Any], called: Called | WherryError) -> None:
         *_, waits, _, traced = what

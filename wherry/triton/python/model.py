@@ -130,7 +130,7 @@ class PythonBackendModel(RepositoryModel):
         return PythonProcess(interpreter(self._name, self.folder, path), self._name, instance)
 
     def _start(self, *, complete: bool) -> dict[str, Any]:
-        """The message that has a process import the model's file."""
+        """The message that makes a process import the model's file."""
         file_name = self.triton.default_model_filename or "model.py"
         file = os.path.join(self.version_folder, file_name)
         module = f"{self.version}.{os.path.splitext(file_name)[0]}"

@@ -1,4 +1,4 @@
-"""Which batches and requests has a Python model's process, and what becomes of them?"""
+"""Which batches and requests does a Python model's process have, and how do they end?"""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NothingToSend(Exception):
 
 
 class RunningBatch(BatchRun, eq=False, kw_only=True):
-    """A batch from when it was given to its end, and the message that has it run."""
+    """A batch from its assignment to its end, and the message that makes the process run it."""
 
     #: What identifies its requests to the process.
     numbers: Sequence[int]
@@ -54,11 +54,11 @@ class RunningBatch(BatchRun, eq=False, kw_only=True):
     rows: int = 0
     #: Requests without an outcome: they are answered by response senders.
     later: Set[InferRequest] = frozenset()
-    #: What the model says to a request beside its outputs.
+    #: The parameters of the model's response to each request.
     parameters: dict[InferRequest, Mapping[str, Any]] = msgspec.field(default_factory=dict)
 
     def build(self, out: Outgoing) -> list[Any]:
-        """What is wrong with a request becomes its outcome. Raises NothingToSend."""
+        """An invalid request gets its error as its outcome. Raises NothingToSend."""
         sent: list[list[Any]] = []
         self.outcomes = [_NO_OUTCOME] * len(self.requests)
         self.members, self.rows = [], 0
@@ -84,9 +84,9 @@ class RunningBatch(BatchRun, eq=False, kw_only=True):
         self.later = self.later | {self.requests[index]}
 
     def ran(self, started_at: int, infer_ns: int, ran_ns: int) -> int:
-        """The process has run the batch, from `started_at` on and for `infer_ns`, and the batch
-        before until `ran_ns`: so long this one waited. Returns when it had run, all by
-        perf_counter_ns()."""
+        """The process has run the batch, from `started_at` on and for `infer_ns`, and had run the
+        batch before at `ran_ns`: until then this one waited. Returns when it had run; all times
+        are of perf_counter_ns()."""
         behind_ns = ran_ns - self.started_ns
         if behind_ns > 0:
             self.started += behind_ns * 1e-9
@@ -110,8 +110,8 @@ class RunningBatch(BatchRun, eq=False, kw_only=True):
 
 
 class ModelRequests:
-    """The requests that an instance has been given. Where nothing else is said, for the thread of
-    the event loop.
+    """The requests that are assigned to an instance. Unless stated otherwise, for the thread of the
+    event loop.
 
     A request may outlive its batch: it is open until its last response.
     """
@@ -135,7 +135,7 @@ class ModelRequests:
 
     @property
     def executing(self) -> Collection[InferRequest]:
-        """The requests that are open, but for those between two runs. Any thread."""
+        """The open requests, except those between two runs. Any thread."""
         return [one for number, one in [*self._open.items()] if number not in self._between]
 
     def has(self, request: InferRequest) -> bool:
@@ -183,7 +183,7 @@ class ModelRequests:
                 run.refuse(Failure("RequestTooLarge", text))
             elif not isinstance(error, NothingToSend):
                 raise error
-        except Exception:  # noqa: BLE001 - this process is short of something
+        except Exception:  # noqa: BLE001 - this process lacks memory or descriptors
             self._forget(run.numbers)
             self._instance.answers.crashed(self._instance, run.batch)
         else:
@@ -196,14 +196,13 @@ class ModelRequests:
         self._instance.answers.finished(self._instance, (run,))
 
     def cancel(self, request: InferRequest) -> None:
-        """Tell the model that this request's caller has left."""
+        """Notify the model that this request's caller has left."""
         number = self._number_of(request)
         if number is not None:
             self._worker.link.send(Plain(["cancel", number]))
 
     def give_up(self) -> None:
-        """Fail the requests that have outlived the time to drain; a model that asks is_cancelled()
-        hears of it."""
+        """Fail the requests that have outlived the time to drain, and cancel them in the model."""
         if not self._worker.is_linked:  # they failed when its end was noticed
             return
         unloading = ModelNotReady(f"model {self._config.name!r} is unloading")
@@ -224,7 +223,7 @@ class ModelRequests:
         """The oldest batch has been run. An answer is a decoded response, None (responses are sent
         separately), "again" or "failed"."""
         if not self._runs:
-            raise Garbage("what came of no batch")
+            raise Garbage("the result of a batch that does not run")
         run = self._runs.popleft()
         for index, answer in zip(run.members, answers, strict=True):
             number = run.numbers[index]

@@ -1,5 +1,5 @@
-"""How is the process of a Python model started, with which Python, and its file
-imported, and how do messages to it become frames, and frames of it messages?
+"""How is the process of a Python model started, with which Python, how does it import the model's
+file, and how are messages encoded as frames and decoded from them?
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from wherry.core.api import (
 from wherry.triton.python.stub import wire
 from wherry.triton.python.stub.wire import Arena, Incoming, Outgoing, SlabViews
 
-#: Outputs from this size on are handed out where they lie in the slab, so many at once; others
-#: are copied: a view takes as long to make as a copy of so many bytes.
+#: Outputs of at least this size are views of the slab, up to this number at once; others are
+#: copied: making a view takes as long as copying that many bytes.
 _LEAST_VIEW = 64 << 10
 _MOST_VIEWS = 32
 
@@ -40,7 +40,7 @@ _MOST_VIEWS = 32
 class StubMessage(Protocol):
     def build(self, out: Outgoing) -> list[Any]:
         """The message as a list that begins with its kind; its tensors are added to `out`. In any
-        thread. What this raises the link is told as a refusal."""
+        thread. What this raises is reported to the link as a refusal."""
         ...
 
 
@@ -65,13 +65,13 @@ class StubMemory:
         return Outgoing(self._memory, self.arena)
 
     def was_released(self, offsets: list[Any]) -> None:
-        """The process has no use any more for the tensors at these offsets. TypeError or ValueError
-        for what is not an offset."""
+        """The process no longer uses the tensors at these offsets. TypeError or ValueError for what
+        is not an offset."""
         for offset in offsets:
             self.arena.release(int(offset))
 
     def close(self) -> None:
-        """Let go of the memory, which goes with the last output in it that a caller holds."""
+        """Release the memory, which is freed with the last output in it that a caller holds."""
         self.views.close()
         memory, self._memory = self._memory, None
         if memory is not None:
@@ -85,7 +85,7 @@ class _TensorFile:
 
 
 class StubEncoder:
-    """Makes frames of messages. The second element of each says which blocks of the slab the
+    """Makes frames of messages. The second element of each lists the blocks of the slab that the
     callers of this process have released. For one thread at a time."""
 
     def __init__(self, memory: StubMemory) -> None:
@@ -113,8 +113,8 @@ class StubEncoder:
 
 
 class StubDecoder:
-    """Makes messages of the bodies of frames. `prepare(message, incoming)` does what takes long
-    about one, maybe in another thread. For one thread at a time."""
+    """Makes messages of the bodies of frames. `prepare(message, incoming)` does the slow part
+    of decoding one, maybe in another thread. For one thread at a time."""
 
     def __init__(self, views: SlabViews) -> None:
         self._views = views
@@ -183,7 +183,7 @@ def _unpacked(model: str, archive: Path) -> Path:
     place = cache_folder() / "environments" / name
     if place.is_dir():
         return place
-    # In Triton's words, which those who wait for minutes look for.
+    # In Triton's words, which people look for in the log while this takes minutes.
     log.info("Extracting Python execution env", extra={"model": model, "archive": archive.name})
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix="unpacking-") as unpacking:
@@ -225,8 +225,8 @@ _STUB = os.path.join(os.path.dirname(os.path.abspath(wire.__file__)), "__main__.
 class PythonProcess:
     """The process of a Python model, its sockets and the memory that it shares with this one.
 
-    An instance takes all three; until then `close` ends it. Raises OSError for what this process is
-    short of.
+    An instance takes all three; until then `close` ends it. Raises OSError if the server lacks
+    memory, file descriptors or processes.
     """
 
     def __init__(self, runs: Interpreter, model: str, instance: str) -> None:
@@ -249,7 +249,7 @@ class PythonProcess:
         )
 
     def open(self, start: dict[str, Any]) -> str | None:
-        """Have it import the model's file. Returns the completed configuration, if `start` asks for
+        """Make it import the model's file. Returns the completed configuration, if `start` requests
         it. Blocks. Raises LoadFailed."""
         try:
             self.sockets.send(Plain(["start", start]))

@@ -73,8 +73,8 @@ def put(
 def get(
     descriptor: Sequence[Any], incoming: Incoming, spec: TensorSpec, *, batched: bool
 ) -> tuple[Column, int]:
-    """The column of a received tensor, and its number of rows. An array is a view where it came to
-    lie, which stays as it is while the view exists.
+    """The column of a received tensor, and its number of rows. An array is a view of the received
+    memory, which is not reused while the view exists.
 
     The rows may have another shape than `spec`. ValueError if the tensor is invalid.
     """
@@ -231,7 +231,7 @@ log = logging.getLogger("wherry")
 
 #: The outputs of a response, and its parameters.
 ModelAnswer = tuple[Columns, Mapping[str, Any] | None]
-#: The same before it is known whom it answers, and what is wrong with other outputs.
+#: The same before its request is known, and the errors of other outputs by name.
 Decoded = tuple[Columns, Mapping[str, Any] | None, Mapping[str, Exception]]
 
 
@@ -252,13 +252,13 @@ class RequestCodec:
         self._batched = config.max_batch_size > 0
         triton: TritonConfig = model.triton
         signature: Signature = model.signature(config.name)
-        #: Of each output what it is declared as, and the datatype of one that is taken as it is.
+        #: Each output's specification, and the datatype of one that needs no conversion, else "".
         self._outputs = {
             spec.name: (spec, spec.datatype.name if _is_as_it_is(spec) else "")
             for spec in signature.outputs
         }
         dims = {one.name: one.reshape.shape for one in triton.input if one.reshape is not None}
-        #: Of each input the shape of a row as the model knows it, and whether it goes as it is.
+        #: Of each input the shape of a row as the model knows it, and whether it is sent as it is.
         self._inputs = [
             (
                 spec.name,
@@ -278,7 +278,7 @@ class RequestCodec:
         self._states = {state.output for state in states}
         #: Outputs missing in the configuration; each is logged once.
         self._undeclared: set[str] = set()
-        #: What a request asks for that names no outputs.
+        #: The outputs of a request that names none.
         self.output_names = [name for name in self._outputs if name not in self._states]
         self.decoupled = is_decoupled(triton)
 
@@ -330,7 +330,7 @@ class RequestCodec:
         return [number, tensors, *details]
 
     def decoded(self, body: Sequence[Any], incoming: Incoming) -> Decoded | Failure:
-        """A response of the model, whoever it is for. In any thread."""
+        """A response of the model, before its request is known. In any thread."""
         error, parameters, outputs = body
         if error is not None:
             code, text = error

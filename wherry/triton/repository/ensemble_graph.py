@@ -20,7 +20,7 @@ def members(config: TritonConfig) -> list[str]:
 
 
 def graph_problems(config: TritonConfig) -> list[str]:
-    """Problems of the steps alone: a tensor that no step gives, or two do, and circles."""
+    """Problems of the steps alone: a tensor that no step or two steps produce, and circles."""
     if config.ensemble_scheduling is None or not config.ensemble_scheduling.step:
         return ["platform 'ensemble' needs ensemble_scheduling with at least one step"]
     problems: list[str] = []
@@ -55,7 +55,7 @@ def graph_problems(config: TritonConfig) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _KnownTensor:
-    """What one model says of a tensor; `shape` has the batch dimension, if the model has one."""
+    """A tensor as one model declares it; `shape` has the batch dimension, if the model has one."""
 
     data_type: str
     dims: Sequence[int]

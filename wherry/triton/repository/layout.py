@@ -59,7 +59,7 @@ def names(repositories: Sequence[str]) -> set[str]:
 
 
 def look(name: str, repositories: Sequence[str], *, config_name: str | None = None) -> Found:
-    """Read a model of the repositories. FileNotFoundError if there is none of this name."""
+    """Read a model of the repositories. FileNotFoundError if there is no model of this name."""
     folders = folders_of(name, repositories)
     if not folders:
         raise FileNotFoundError(name)
@@ -93,7 +93,7 @@ def folders_of(name: str, repositories: Sequence[str]) -> list[str]:
 def read(
     folder: str, *, config: TritonConfig | None = None, config_name: str | None = None
 ) -> Found:
-    """The model of this folder; with `config` in place of what its file says."""
+    """The model of this folder; with `config` in place of its file."""
     name = os.path.basename(folder)
     problems: list[str] = []
     if config is None:

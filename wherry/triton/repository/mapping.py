@@ -73,7 +73,7 @@ def settings(triton: TritonConfig, folder: str) -> dict[str, Any]:
     model's `folder`.
 
     Fields that are not set leave the setting's default, which is a batcher that tunes itself. As in
-    Triton no queue is bounded and there are no priorities unless fields say so; `max_queue_wait`
+    Triton no queue is bounded and there are no priorities unless fields set them; `max_queue_wait`
     alone keeps its default (decision 17).
     """
     found: dict[str, Any] = {
@@ -98,7 +98,7 @@ def settings(triton: TritonConfig, folder: str) -> dict[str, Any]:
 
 
 def triton_config(config: ModelConfig, signature: Signature) -> TritonConfig:
-    """A model of another kind in Triton's words, as far as clients ask: its tensors, its instances,
+    """The Triton configuration of a model that has none, for clients: its tensors, its instances,
     and how its requests are batched."""
     pinned = TritonOptimizationPolicyPinnedMemoryBuffer(enable=True)
     triton = TritonConfig(
@@ -219,7 +219,7 @@ def _triton_type(datatype: str) -> TritonDataType:
 
 def _instance_settings(groups: Sequence[TritonInstanceGroup], backend: str) -> dict[str, Any]:
     """Settings of the groups: `count` instances on each device, and of each resource the largest
-    count that a group asks for."""
+    count that a group requires."""
     instances = [one for group in groups for one in _groups(group, backend)]
     found: dict[str, Any] = {"instances": instances or 1}
     limiters = [group.rate_limiter for group in groups if group.rate_limiter is not None]

@@ -1,4 +1,4 @@
-"""How do the files of a repository in S3, Google's or Azure's storage come to this machine?
+"""How do the files of a repository in S3, Google's or Azure's storage get to this machine?
 
     s3://BUCKET/PATH    s3://https://HOST:PORT/BUCKET/PATH    gs://BUCKET/PATH
     as://ACCOUNT/CONTAINER/PATH
@@ -26,7 +26,7 @@ from wherry.triton.repository.layout import is_name
 
 log = logging.getLogger("wherry")
 
-#: What is to be installed, and a command that copies, by the scheme.
+#: What to install, and a command that copies, by the scheme.
 _REMEDIES: Final = {
     "s3": ("'wherry[s3]'", "aws s3 sync"),
     "gs": ("'wherry[gcs]'", "gcloud storage rsync -r"),
@@ -42,7 +42,7 @@ _CREDENTIALS: Final = {
 _S3_HOST: Final = re.compile(r"s3://(https?://)?([\w.-]+:\d+)/(.+)")
 _AZURE: Final = re.compile(r"as://([^/]+)/(.+)")
 
-#: Members of a file's description of which one changes with its content.
+#: Members of a file's description, one of which changes with its content.
 _MARKS: Final = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 
 
@@ -57,11 +57,11 @@ class RepositorySource(Protocol):
     def folder(self) -> str: ...
 
     def list(self) -> None:
-        """Have a folder in `folder` for each model, and none for what is gone."""
+        """Make `folder` have a folder for each model, and none for removed ones."""
 
     def copy(self, name: str) -> None:
-        """Have the model's files as they are there; those that have not changed stay. A name comes
-        from clients, and must not lead out of the folder."""
+        """Copy the model's files; those that have not changed stay. A name comes from clients, and
+        must not lead out of the folder."""
 
     def close(self) -> None:
         """Remove the folder."""
@@ -76,7 +76,7 @@ SOURCES: Final = Plugins("source", RepositorySource, dict.fromkeys(_REMEDIES, f"
 
 
 def source_of(url: str) -> RepositorySource:
-    """What reads this URL. ConfigError if it is not installed."""
+    """The source for this URL. ConfigError if what it needs is not installed."""
     scheme = url.partition("://")[0]
     found: RepositorySource = SOURCES.make(scheme, url) if scheme in SOURCES else Mirror(url)
     return found
@@ -85,7 +85,7 @@ def source_of(url: str) -> RepositorySource:
 class Mirror:
     """A repository's models as folders of this machine. Any thread; all methods block.
 
-    An OSError says that the repository cannot be read.
+    OSError if the repository cannot be read.
     """
 
     def __init__(self, url: str) -> None:
@@ -103,7 +103,8 @@ class Mirror:
         return f"<Mirror {self.url}>"
 
     def list(self) -> None:
-        """Have a folder for each model, empty until it is copied, and none for what is gone."""
+        """Make a folder for each model, empty until it is copied, and remove those of removed
+        models."""
         with self._lock:
             try:
                 entries = self._call_store("ls", self._root, detail=True)
@@ -124,7 +125,7 @@ class Mirror:
                 self._copied.pop(name, None)
 
     def copy(self, name: str) -> None:
-        """Have the model's files as they are there. Files that have not changed stay."""
+        """Copy the model's files. Those that have not changed stay."""
         if not is_name(name):
             return
         with self._lock:
@@ -166,7 +167,7 @@ class Mirror:
         except FileNotFoundError:
             raise
         except Exception as error:  # of the service's own library: of any type
-            # Clients may be told of the OSError, and need not know where the repository is.
+            # Clients may see the OSError, and must not learn where the repository is.
             why = f"{type(error).__name__}: {error}"
             log.warning("model repository cannot be read", extra={"url": self.url, "why": why})
             raise OSError(errno.EIO, "its storage gives an error") from error
@@ -205,8 +206,8 @@ def _as_fsspec(url: str, environ: Mapping[str, str]) -> tuple[str, dict[str, Any
 
 
 def _credentials(url: str, path: str) -> dict[str, Any]:
-    """What Triton's file of credentials has for a URL: the entry of the longest name that the URL
-    begins with, of which "" is one. ConfigError if it is not such a file."""
+    """The entry for a URL in Triton's file of credentials: that of the longest name (maybe "") with
+    which the URL begins. ConfigError if it is not such a file."""
     if not path:
         return {}
     try:
@@ -226,7 +227,7 @@ def _credentials(url: str, path: str) -> dict[str, Any]:
 
 
 def _mark(about: Mapping[str, Any]) -> str:
-    """A text that is another one when the file has changed."""
+    """A text that changes with the file."""
     marks = [str(about[name]) for name in _MARKS if name in about]
     return " ".join([str(about.get("size")), *marks])
 

@@ -44,7 +44,7 @@ def platform_of(config: TritonConfig) -> str:
 
 
 def default_count(backend: str, kind: str) -> int:
-    """The instances of a group that says no number, as in Triton."""
+    """The number of instances of a group without a count, as in Triton."""
     return 2 if backend == "onnxruntime" and kind == "KIND_CPU" else 1
 
 

@@ -1,7 +1,7 @@
 """How is a config.pbtxt read, with the line of each mistake?
 
 Protobuf's text format, as far as a configuration can hold it. A mistake does not end the reading:
-what can be understood after it is read on, so that one run tells of all of them.
+what can be understood after it is read, so that one run reports all of them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ M = TypeVar("M", bound=TritonMessage)
 #: Deepest nesting of messages that is read; a valid configuration nests nine.
 MAX_DEPTH = 64
 
-#: Numbers and strings are atomic, (?>...) and ++: what their end spoils would be tried again from
-#: each character before it.
+#: (?>...) and ++ make numbers and strings atomic: otherwise a bad end would have them tried again
+#: from each character before it.
 _TOKEN = re.compile(
     r"""
     (?P<space> [ \t\r\f\v]+ | \#[^\n]* )
@@ -57,7 +57,7 @@ _CHARS = {
 }  # fmt: skip
 _CLOSING = {"{": "}", "<": ">"}
 
-#: What is written for a datatype by those who know another name of it.
+#: Other names that people use for a datatype.
 _MEANT = {
     "TYPE_BYTES": "TYPE_STRING", "TYPE_STR": "TYPE_STRING", "TYPE_TEXT": "TYPE_STRING",
     "TYPE_FLOAT": "TYPE_FP32", "TYPE_FLOAT32": "TYPE_FP32", "TYPE_FLOAT16": "TYPE_FP16",
@@ -73,8 +73,8 @@ _WRONG = object()
 def parse(text: str, file: str = "config.pbtxt", *, grammar_only: bool = False) -> TritonConfig:
     """Read a configuration. BadConfig has a line `file:line: key: problem` for each mistake.
 
-    Besides its grammar, what it says must make sense, unless that is not wanted; what a model's
-    own file completes later (missing inputs, a missing backend) is not a mistake here.
+    Unless `grammar_only`, its values must make sense, too. What a model's own file completes later
+    (missing inputs, a missing backend) is not a mistake here.
     """
     config, problems = read(text, file, grammar_only=grammar_only)
     if problems:
@@ -134,8 +134,8 @@ class _TextReader:
         self._token = _Token("mark", "", 1)
 
     def read(self) -> tuple[TritonConfig, bool]:
-        """The configuration, and whether it could be read to its end; else its fields until then
-        are there."""
+        """The configuration, and whether it could be read to its end; if not, it has the fields
+        before the mistake."""
         found: dict[str, Any] = {}
         try:
             self._next()
@@ -425,7 +425,7 @@ def _read(value: Any) -> Any:
 
 
 def _scalar(field: ConfigField, token: _Token, negative: bool) -> Any:
-    """The number, boolean or enum value that a token stands for; _WRONG if it is none."""
+    """The number, boolean or enum value that a token stands for; else _WRONG."""
     kind, text = field.kind, token.text
     if field.is_enum:
         if token.kind == "name":

@@ -111,8 +111,7 @@ def _has_code(config: TritonConfig) -> bool:
 
 
 def _gaps(path: Path, tensor: TritonInput | TritonOutput, scalars: bool) -> Iterator[Problem]:
-    """What a tensor does not say. `scalars`: the model's backend takes tensors without
-    dimensions."""
+    """What a tensor leaves out. `scalars`: the model's backend takes tensors without dimensions."""
     if tensor.data_type == "TYPE_INVALID":
         yield Problem((*path, "data_type"), "it needs a data_type")
     if not tensor.dims and not (scalars and tensor.reshape is None):
@@ -299,7 +298,7 @@ def _warmup(path: Path, sample: TritonWarmup, config: TritonConfig) -> Iterator[
 def _agents(config: TritonConfig) -> Iterator[Problem]:
     agents = config.model_repository_agents
     for index, agent in enumerate(agents.agents if agents is not None else ()):
-        if agent.name == "checksum":  # to pass it over would serve what was to be refused
+        if agent.name == "checksum":  # ignoring it would serve what it is to refuse
             path: Path = ("model_repository_agents", "agents", index)
             yield Problem(path, "files are not checked here: do that before the server starts")
 

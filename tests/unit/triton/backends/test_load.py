@@ -65,7 +65,7 @@ def test_what_runs_elsewhere_only_is_told_though_the_model_has_no_version(tmp_pa
 
 def test_a_model_that_says_nothing_is_refused_with_what_could_be_said(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"model 'm': it says no backend, .* has none of model.py"
+        ConfigError, match=r"model 'm': it names no backend, .* has none of model.py"
     ):
         backend_for(str(tmp_path), "1", TritonConfig(name="m"))
 

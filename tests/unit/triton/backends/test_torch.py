@@ -136,7 +136,7 @@ def test_a_pickled_module_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_configuration_must_list_the_tensors(script: str) -> None:
-    with pytest.raises(ConfigError, match="a TorchScript file does not say its inputs"):
+    with pytest.raises(ConfigError, match="a TorchScript file does not describe its inputs"):
         made(script, TritonConfig(name="d", backend="pytorch"))
 
 

@@ -79,7 +79,7 @@ def test_without_names_a_tensor_is_called_by_its_place() -> None:
 
 
 def test_a_file_that_does_not_say_what_a_tensor_is_needs_a_configuration() -> None:
-    with pytest.raises(ConfigError, match=r"does not say what RESULT\[0\] is: list all inputs"):
+    with pytest.raises(ConfigError, match=r"does not describe RESULT\[0\]: list all inputs"):
         described([], [Slot("RESULT[0]")], "output", "m")
 
 
@@ -233,7 +233,7 @@ def test_a_package_that_was_compiled_runs_with_tritons_names(tmp_path: Path) -> 
     paths_of_both = [str(tmp_path / "program.pt2"), str(tmp_path / "1" / "model.pt2")]
     # In a process of its own: the compiler keeps processes for as long as its own lasts.
     subprocess.run([sys.executable, "-c", COMPILE, *paths_of_both], check=True)
-    with pytest.raises(ConfigError, match="does not say its inputs and outputs: list them"):
+    with pytest.raises(ConfigError, match="does not describe its inputs and outputs: list them"):
         backend_for(str(tmp_path), "1", TritonConfig(name="m", platform="torch_aoti"))
 
     # Compiled for two rows or more: one is filled up.

@@ -1,7 +1,7 @@
 """How do processes that a model forks reach the server?
 
-Its connection is the model's own. A process that was forked asks that one, which asks the server in
-a thread of its own for each question and passes the answer on.
+Only the model's own process uses the connection. Forked processes send their calls to it; it makes
+each in a thread of its own and returns the answer.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _INT_BYTES = array.array("i").itemsize
 
 
 class Forks:
-    """What forked processes ask: in the model's own process, `answer` is called with it."""
+    """Calls of forked processes: in the model's own process, `answer` is called for each."""
 
     def __init__(self, answer: Callable[..., Any]) -> None:
         self._answer = answer
         #: Whether this process is one that the model has forked.
         self.forked = False
-        #: Where forked processes send the ends of their connections, and where those arrive; there
-        #: is none before the first fork.
-        self._asking: socket.socket | None = None
+        #: A socket pair: forked processes send the ends of their connections into the first, and
+        #: the model's own process receives them from the second. None before the first fork.
+        self._sender: socket.socket | None = None
         self._requests: socket.socket | None = None
         self._beginning = threading.Lock()
         os.register_at_fork(before=self._listen, after_in_child=self._note_fork)
 
-    def ask(self, what: str, *values: Any) -> Any:
-        """Have the model's own process ask. Blocks. Raises TritonModelException."""
+    def call(self, what: str, *values: Any) -> Any:
+        """Make a call through the model's own process. Blocks. Raises TritonModelException."""
         from multiprocessing.connection import Connection
 
         try:
@@ -49,24 +49,24 @@ class Forks:
         return answer
 
     def _connected(self) -> int:
-        assert self._asking is not None
+        assert self._sender is not None
         mine, other = socket.socketpair()
         with other:
-            self._asking.sendmsg([b"?"], [(*_RIGHTS, array.array("i", [other.fileno()]))])
+            self._sender.sendmsg([b"?"], [(*_RIGHTS, array.array("i", [other.fileno()]))])
         return mine.detach()
 
     def _listen(self) -> None:
-        if self.forked:  # a process that it forks asks as it does
+        if self.forked:  # its own forks use the same connection
             return
         with self._beginning:
-            if self._asking is None:
-                self._asking, self._requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+            if self._sender is None:
+                self._sender, self._requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
                 threading.Thread(target=self._take, args=(self._requests,), daemon=True).start()
 
     def _note_fork(self) -> None:
         self.forked = True
         if self._requests is not None:
-            self._requests.close()  # open here, it would hide the end of the model's process
+            self._requests.close()  # open here, it would hide that the model's process ends
             self._requests = None
 
     def _take(self, requests: socket.socket) -> None:
@@ -84,18 +84,18 @@ class Forks:
             what, values = connection.recv()
             try:
                 answer: tuple[Any, Any] = (None, self._answer(what, *values))
-            except Exception as error:  # noqa: BLE001 - the process that asked is told any
+            except Exception as error:  # noqa: BLE001 - the calling process gets any
                 answer = (str(error), None)
             connection.send(answer)
 
 
 def end_forked_at_sigterm() -> None:
-    """Have SIGTERM end the processes that this one forks, whatever it does here: Pool.terminate()
-    waits for that."""
+    """Let SIGTERM end forked processes, although it is ignored here: Pool.terminate() waits for
+    that."""
     before = threading.local()
 
     def hold() -> None:
-        # What came to the child while it has this process's handler would be lost.
+        # A SIGTERM would be lost while the child still has this process's handler.
         before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
 
     def in_child() -> None:
@@ -116,10 +116,10 @@ class ForkedCall:
         self._request = request
 
     def only(self) -> Any:
-        return self._forks.ask("exec", self._request)
+        return self._forks.call("exec", self._request)
 
     def drop(self) -> None:
-        """Nothing is left of it: the process that asks waits for the answer."""
+        """Nothing to drop: the calling process waits for the answer."""
 
     def begun(self, decoupled: bool) -> Any:
         import asyncio

@@ -21,8 +21,8 @@ _LEVELS = {0: 20, 1: 30, 2: 40, 3: 10}
 
 class Inbox:
     """The reading end of the connection, which the threads of a worker share: one that waits for a
-    message reads for all others. So a model without threads needs no thread to read; a running
-    event loop also reads when there is something.
+    message reads for all others. So a model without threads needs no thread to read. A running
+    event loop also reads.
 
     `take` is called with each message, under this object's lock."""
 
@@ -70,7 +70,7 @@ class Inbox:
             self._changed.notify_all()
 
     def watch(self, loop: Any) -> None:
-        """Have an event loop read, until `unwatch` is called as often."""
+        """Let an event loop read, until `unwatch` is called as often."""
         count = self._watchers.get(id(loop), 0)
         self._watchers[id(loop)] = count + 1
         if not count:
@@ -96,8 +96,8 @@ class Outbox:
 
     def __init__(self, channel: Channel, memory: Any, views: SlabViews, forks: Forks) -> None:
         self._channel = channel
-        #: The shared memory, of which the second half is for sending; the arrays over what was
-        #: received in it.
+        #: The shared memory, whose second half is for sending; the arrays over what was received
+        #: in it.
         self._memory = memory
         self._arena = wire.Arena(len(memory) // 2, len(memory))
         self._views = views
@@ -143,7 +143,7 @@ class Outbox:
     def measure(self, measurement: list[Any]) -> None:
         """Send a measurement now, so that a scrape during execute() includes it."""
         if self._forks.forked:
-            self._forks.ask("measure", measurement)
+            self._forks.call("measure", measurement)
             return
 
         def build(_: Outgoing) -> list[Any]:
@@ -153,7 +153,7 @@ class Outbox:
         self.send_with_tensors(build, in_slab=False)
 
     def was_released(self, offsets: list[int]) -> None:
-        """Note that the server has no use any more for the tensors at these offsets of the slab."""
+        """Note that the server no longer uses the tensors at these offsets of the slab."""
         for offset in offsets:
             self._arena.release(offset)
 
@@ -227,8 +227,8 @@ class Link:
         return self.work.popleft()
 
     def _take(self, message: list[Any], incoming: Incoming) -> None:
-        """Process a message, under the inbox's lock. Its second element says which tensors of ours
-        the server has released."""
+        """Process a message, under the inbox's lock. Its second element lists the tensors of ours
+        that the server has released."""
         kind = message[0]
         if message[1]:
             self.outbox.was_released(message[1])
@@ -348,9 +348,9 @@ class Link:
         return call
 
     def control(self, what: str, model: str, version: str, files: dict[str, Any]) -> Any:
-        """Load or unload a model, or ask whether it is ready. Blocks until the answer."""
+        """Load or unload a model, or query whether it is ready. Blocks until the answer."""
         if self.forks.forked:
-            return self.forks.ask("control", what, model, version, files)
+            return self.forks.call("control", what, model, version, files)
         call = self._new_call()
 
         def build(tensors: Outgoing) -> list[Any]:
@@ -368,7 +368,7 @@ class Link:
     def measured(self, key: list[Any]) -> str:
         """The value of a metric. Blocks."""
         if self.forks.forked:
-            return str(self.forks.ask("measured", key))
+            return str(self.forks.call("measured", key))
         call = self._new_call()
         self.outbox.send(["value", call.key, key])
         return str(call.result())
@@ -377,12 +377,12 @@ class Link:
         if what == "exec":
             (request,) = values
             return request.exec()
-        ask: dict[str, Callable[..., Any]] = {
+        actions: dict[str, Callable[..., Any]] = {
             "control": self.control,
             "measured": self.measured,
             "measure": self.outbox.measure,
         }
-        return ask[what](*values)
+        return actions[what](*values)
 
     def _new_call(self) -> ServerCall:
         key = next(self._call_keys)

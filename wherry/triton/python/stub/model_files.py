@@ -1,4 +1,4 @@
-"""How are a model's own files imported, so that they say what stands in them now?"""
+"""How are a model's own files imported as they are now, without stale bytecode?"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The interface of Triton's module of that name. In a worker, calls of other models, the log and
 metrics go to the server. Elsewhere (in a user's own tests) requests, responses and tensors work;
-what needs a server raises an error that says so.
+what needs a server raises an error.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ class InferenceTrace:
     """A request's trace, to pass to requests made for it."""
 
     def __init__(self, context: str = "", key: int = 0) -> None:
-        """`key`: the number of the request that execute() was given."""
+        """`key`: the number of the request in execute()."""
         self._context, self.key = context, key
 
     def get_context(self) -> Any:
@@ -390,8 +390,8 @@ class InferenceRequest:
     _trace: Any = None
     _parameters = "{}"
     _release = TRITONSERVER_REQUEST_RELEASE_ALL
-    #: Of a request that execute() is given: the server's number for it, whether what execute()
-    #: returned has answered it, and the state that it shares with its response senders.
+    #: Of a request to this model: the server's number for it, whether what execute() returned has
+    #: answered it, and the state that it shares with its response senders.
     _link: Any = None
     _key = 0
     _context = ""
@@ -515,7 +515,7 @@ class InferenceRequest:
     def get_response_sender(self) -> InferenceResponseSender:
         if self._link is None:
             raise TritonModelException(
-                "get_response_sender() is for the requests that execute() was given"
+                "get_response_sender() is for the requests that execute() gets"
             )
         return InferenceResponseSender(self._begin_exchange())
 
@@ -724,8 +724,8 @@ class ModelConfig:
         tensors.append({**tensor, "dims": list(tensor["dims"])})
 
     def _agree(self, what: str, current: dict[str, Any], tensor: dict[str, Any]) -> None:
-        """Complete a tensor of the configuration, which must not contradict the model's. One that
-        is silent of `optional` does not."""
+        """Complete a tensor of the configuration, which must not contradict the model's. One
+        without `optional` does not."""
         kind = current.get("data_type") or "TYPE_INVALID"
         if kind not in ("TYPE_INVALID", tensor["data_type"]):
             raise ValueError(

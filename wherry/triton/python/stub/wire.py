@@ -103,7 +103,7 @@ class Arena:
         return offset
 
     def release(self, offset: int) -> None:
-        """Note that the block at this offset is not in use any more."""
+        """Note that the block at this offset is free."""
         self._released.append(offset)
 
     def _free(self, offset: int) -> None:
@@ -136,7 +136,7 @@ class Outgoing:
         self._file_size = 0
         #: The offsets of its blocks in the slab.
         self.blocks: list[int] = []
-        #: Bytes of tensors outside of the message that are not used as they lie.
+        #: Bytes of tensors outside of the message that the receiver converts.
         self.decoded_bytes = 0
 
     def put(self, name: str, datatype: str, shape: Any, data: Any) -> list[Any]:
@@ -184,8 +184,8 @@ class Outgoing:
 class SlabViews:
     """Arrays over the tensors that the other end has placed in the slab. Any thread.
 
-    The block of a tensor is released when the last array over it is gone, which the other end is
-    told with the next message: `take_released`. A tensor of fewer bytes than `least` is copied, and
+    The block of a tensor is released when the last array over it is gone, which the next message
+    reports to the other end: `take_released`. A tensor of fewer bytes than `least` is copied, and
     any while `most` blocks are in use.
     """
 
@@ -214,7 +214,7 @@ class SlabViews:
         self._released.append(offset)
 
     def close(self) -> None:
-        """Make no more arrays; the memory goes with those that there are."""
+        """Make no more arrays; the memory is freed with the last one."""
         self._whole = np.empty(0, np.uint8)
 
     def take_released(self) -> list[int]:
@@ -264,7 +264,7 @@ class Incoming:
         return np.frombuffer(self._own(where), np.uint8, size, offset)
 
     def array(self, where: int, offset: int, size: int, dtype: Any, shape: Any) -> Any:
-        """A tensor of numbers. ValueError or TypeError if so many bytes are none."""
+        """A tensor of numbers. ValueError or TypeError if `size` does not fit dtype and shape."""
         if where != INLINE or self._inline is None:
             return self.get(where, offset, size).view(dtype).reshape(shape)
         array = np.ndarray(shape, dtype, self._inline, offset)

@@ -1,7 +1,7 @@
 """What does the process of a Python model do, from its start to its end?
 
-It imports the model's file, completes its configuration, initializes it when told, and calls
-execute() with one list of requests after the other, until told to stop or the server ends.
+It imports the model's file and completes its configuration. At the server's messages it initializes
+the model and calls execute() with lists of requests, until "stop" or the server's end.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(source: int, target: int, slab: int, parent: int) -> None:
 
 def _live_and_die_with(parent: int, descriptor: int) -> None:
     """Ignore signals sent to the process group (Ctrl-C, a terminal's end, SIGTERM of a shell): the
-    server drains and says when to stop. End when the server ends, even during the model's code."""
+    server drains and then sends "stop". End when the server ends, even during the model's code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A handler, not SIG_IGN, which children of the model would inherit.
         signal.signal(number, lambda *_: None)
@@ -152,12 +152,12 @@ class Worker:
             elif kind == "stop":
                 break
             elif kind == "is_ready":
-                self._tell_readiness()
+                self._send_readiness()
             elif kind == "execute":
                 if self._is_async and self._decoupled:
                     self._link.work.appendleft((message, incoming))
                     self._run_in_loop(self._serve_loop())
-                    continue  # the next message says why it ended
+                    continue  # the next message is why it ended
                 self._execute(message, incoming)
             message = incoming = None  # type: ignore[assignment]
         self._finalize()
@@ -178,7 +178,7 @@ class Worker:
             except BaseException:  # noqa: BLE001 - the model's code
                 sys.stderr.write("finalize() failed:\n" + traceback.format_exc())
 
-    def _tell_readiness(self) -> None:
+    def _send_readiness(self) -> None:
         try:
             ready = self._model.is_ready()
             if hasattr(ready, "__await__"):
@@ -267,7 +267,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _watching(self, loop: Any, arrived: Any) -> Iterator[None]:
-        """Have the loop read the connection, and set `arrived` when there is work."""
+        """Let the loop read the connection, and set `arrived` when there is work."""
         self._link.on_work = lambda: loop.call_soon_threadsafe(arrived.set)
         self._link.inbox.watch(loop)
         try:
@@ -307,7 +307,7 @@ class Worker:
                     if self._link.work[0][0][0] != "execute":
                         if self._link.work[0][0][0] == "is_ready":
                             self._link.work.popleft()
-                            self._tell_readiness()
+                            self._send_readiness()
                             continue
                         if tasks:
                             await asyncio.wait(tasks)
@@ -372,8 +372,8 @@ def _hint() -> str:
 
 
 def _may_call() -> bool:
-    """Whether a module that imports ours names what calls of other models are made of. One that
-    is imported later is not seen."""
+    """Whether a module that imports ours refers to what calls other models. Not one that is
+    imported later."""
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
         if names is pb_utils.__dict__ or not any(value is pb_utils for value in names.values()):
@@ -405,7 +405,7 @@ def _completed(complete: Any, config: str, model: str) -> str:
     if not isinstance(returned, pb_utils.ModelConfig):
         raise TypeError(
             f"auto_complete_config function in model '{model}' must return a valid pb.ModelConfig"
-            f" object: the one that it was given, not a {type(returned).__name__}"
+            f" object: the one that it gets, not a {type(returned).__name__}"
         )
     return json.dumps(returned.as_dict())
 
