@@ -1,4 +1,4 @@
-"""Which panels has the board, and what does each tell an operator to do?"""
+"""Which panels has the board, and what should an operator do about each?"""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ OVERVIEW: Final = Row("Overview", [
           " logs of those that are missing.",
           [Query("count(wherry_info{<server>})", "servers")], "stat", 3),
     Panel("Models not ready", "none", "Models by which a new request would make no progress."
-          " GET /v2/models says why.",
+          " GET /v2/models has the reason.",
           [Query("sum(1 - wherry_model_ready{<model>})", "not ready")], "stat", 3,
           thresholds=[Threshold(1, "red")]),
     Panel("Requests", "reqps", "Answered requests, failed ones among them.",
           [Query("sum(rate(wherry_requests_total{<model>}[<rate>]))", "requests")], "stat", 3),
     Panel("Failed", "percentunit", "Of all requests, those that were answered with an error; those"
-          " whose caller left are not counted. The panel \"Errors\" says of which kind.",
+          " whose caller left are not counted. The panel \"Errors\" shows their kinds.",
           [Query('sum(rate(wherry_requests_total{<model>, outcome=~"rejected|backend|other"}'
                  "[<rate>])) / (sum(rate(wherry_requests_total{<model>}[<rate>])) > 0)", "failed")],
           "stat", 3, thresholds=[Threshold(0.01, "orange"), Threshold(0.05, "red")]),
@@ -86,8 +86,8 @@ BATCHING: Final = Row("Queue and batches", [
     Panel("Predicted wait", "s", "What a request that arrives now will wait, the longest of all"
           " servers. Autoscaling goes by it.",
           [Query("max by (model, version) (wherry_predicted_wait_seconds{<model>})", NAME)]),
-    Panel("Rows of a batch", "none", "How many batches had at most so many rows. All of one row"
-          " under load: the model takes no batches, or callers send one after the other.",
+    Panel("Rows of a batch", "none", "How many batches had at most this number of rows. All one"
+          " row under load: the model takes no batches, or callers send one after the other.",
           [Query("sum by (le) (increase(wherry_batch_size_bucket{<model>}[<rate>]))", "{{le}}")],
           "heatmap"),
     Panel("Mean rows and their bound", "none", "Mean rows of a batch, and how many it may have:"
@@ -98,8 +98,8 @@ BATCHING: Final = Row("Queue and batches", [
            Query("min by (model, version) (wherry_max_batch_rows{<model>})", NAME + " at most")]),
     Panel("Why batches left", "suffix: batches/s", "full: there was more to do. idle: an instance"
           " was free. waited, delay: a wait was over. deadline: a longer wait would have made a"
-          " request late. mixed: a request that could not join came. `wherry explain MODEL` says"
-          " more.",
+          " request late. mixed: a request that could not join came. `wherry explain MODEL`"
+          " shows more.",
           [Query("sum by (reason) (rate(wherry_batch_cut_total{<model>}[<rate>])) > 0",
                  "{{reason}}")], stacked=True),
     Panel("Time of a batch", "s", "Mean time of gathering the rows, in the model, and of sorting"
@@ -133,8 +133,8 @@ BATCHING: Final = Row("Queue and batches", [
 ])  # fmt: skip
 
 INSTANCES: Final = Row("Instances and workers", [
-    Panel("Ready", "none", "Whether a new request would make progress. Red: GET /v2/models says"
-          " why; the log has the traceback of a failed load.",
+    Panel("Ready", "none", "Whether a new request would make progress. Red: GET /v2/models has"
+          " the reason; the log has the traceback of a failed load.",
           [Query("min by (model, version, instance) (wherry_model_ready{<model>})",
                  NAME + " " + SERVED)],
           "state-timeline", 12, named=[(0, "not ready", "red"), (1, "ready", "green")]),
@@ -154,7 +154,7 @@ INSTANCES: Final = Row("Instances and workers", [
           [Query("sum by (model, version, cause) (wherry_worker_deaths_total{<model>})",
                  NAME + " {{cause}}")], width=6),
     Panel("Next try", "s", "Until an instance of a model that has none is tried again. Above 0 the"
-          " model serves nobody.",
+          " model serves no requests.",
           [Query("max by (model, version) (wherry_model_next_try_seconds{<model>})", NAME)],
           width=6),
     Panel("Poisoned requests", "reqps", "Refused, since each worker that runs them dies: the log"
@@ -198,7 +198,7 @@ SERVERS: Final = Row("Servers: event loop and process", [
 ])  # fmt: skip
 
 MACHINE: Final = Row("Machine and container", [
-    Panel("CPU of the machine", "percentunit", "Of all its processors, whoever uses them. Near 1:"
+    Panel("CPU of the machine", "percentunit", "All its processors, all programs. Near 1:"
           " everything waits, so add machines or take other programs away.",
           [Query("nv_cpu_utilization{<server>}", SERVED)], most=1),
     Panel("Memory of the machine", "percentunit", "Used and not available to programs.",

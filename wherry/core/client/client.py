@@ -61,7 +61,7 @@ class Client:
         return f"<Client {self.url}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # For other processes: the same server, with connections of their own.
+        # For other processes: the same server, with their own connections.
         api_key, ssl_context = self._credentials
         settings: dict[str, Any] = {
             "api_key": api_key,
@@ -279,8 +279,8 @@ class Client:
             try:
                 return connection, self._sent(connection, method, path, body, headers, wait)
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-                # The server has closed it in this moment. If it had begun, the model runs twice, as
-                # it does when a worker dies.
+                # The server has just closed it. If it had begun to execute, the model runs twice,
+                # as when a worker dies.
                 pass
         connection = self._connections.new(self.timeout)
         return connection, self._sent(connection, method, path, body, headers, wait)
@@ -294,7 +294,7 @@ class Client:
         headers: Mapping[str, str],
         timeout: float,
     ) -> http.client.HTTPResponse:
-        """Send the request. The head of the response; closes the connection if none arrives."""
+        """Send the request; return the response's head. Closes the connection if none arrives."""
         try:
             connection.timeout = timeout
             if not connection.sock:
@@ -327,7 +327,7 @@ def _versioned(model: str, version: str | int | None) -> str:
         return model
     if type(version) not in (str, int) or ":" in model:
         raise InvalidRequest(
-            f"model {model!r}: version must be a str or an int, given once, not"
+            f"model {model!r}: version must be a str or an int, passed once, not"
             f" {type(version).__name__}; pass an input of that name by position"
         )
     return f"{model}:{version}"

@@ -1,5 +1,5 @@
-"""How does a client reach its server, which connections does it use again, and is what comes back
-an answer of a V2 server?
+"""How does a client reach its server, which connections does it reuse, and is what comes back an
+answer of a V2 server?
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from wherry.core.values.errors import ConfigError, WherryError
 
 
 class KeptConnections:
-    """The connections to one server that nobody uses, and new ones. Safe from any thread, and in
-    forked processes."""
+    """The idle connections to one server, and new ones. Safe from any thread, and in forked
+    processes."""
 
     def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
-        """`tls` is for https; without it the system's certificates are trusted. ConfigError for
-        another URL than http, https, or either with +unix."""
+        """`tls` is for https; without it the system's certificates are trusted. ConfigError unless
+        the URL is http, https, or either with +unix."""
         try:
             parts = urlsplit(url)
             self._host, self._port = parts.hostname or "localhost", parts.port
@@ -43,13 +43,13 @@ class KeptConnections:
         self._unix_path = unquote(parts.netloc + parts.path) if unix else None
         self._tls = (tls or ssl.create_default_context()) if scheme == "https" else None
         self._lock = threading.Lock()
-        #: Those that nobody uses, the one used last at the end.
+        #: Idle connections, the last used one at the end.
         self.idle: list[http.client.HTTPConnection] = []
         self._process = os.getpid()  # that of the idle ones
 
     def take(self) -> http.client.HTTPConnection | None:
-        """One that is open and that nobody uses, if there is one. Those that the server has closed,
-        or has written something to that nobody asked for, are closed here."""
+        """An open idle connection, or None. Closes those that the server has closed or has
+        written unexpected data to."""
         if self._process != os.getpid():  # forked: those connections are the parent's
             self._lock, self._process = threading.Lock(), os.getpid()
             self.close()
@@ -66,7 +66,7 @@ class KeptConnections:
             self.idle.append(connection)
 
     def new(self, timeout: float) -> http.client.HTTPConnection:
-        """One that connects when it is used."""
+        """A connection that connects when it is used."""
         if self._unix_path is not None:
             return UnixConnection(self._unix_path, timeout, self._tls)
         if self._tls is not None:
@@ -83,7 +83,7 @@ class KeptConnections:
 
 
 def is_quiet(sock: socket.socket) -> bool:
-    """Whether nothing has come that was not read, not even an end of file."""
+    """Whether nothing unread has come, not even an end of file."""
     try:
         poll = select.poll()
         poll.register(sock, select.POLLIN)
@@ -93,7 +93,7 @@ def is_quiet(sock: socket.socket) -> bool:
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """A connection to a Unix socket, with TLS if `tls` is given."""
+    """A connection to a Unix socket, with TLS if `tls` is set."""
 
     def __init__(self, path: str, timeout: float, tls: ssl.SSLContext | None = None) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -119,7 +119,7 @@ _OTHER_NAME: Final = (62, 64)
 
 
 def advice(error: BaseException) -> str:
-    """What to do about it, as the end of a sentence."""
+    """The remedy, as the end of a sentence."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _OTHER_NAME:
             return "call it by a name that its certificate has"

@@ -76,7 +76,7 @@ class Tensor:
         return self.shape in ((), (1,))
 
     def shape_of(self, rows: int, elements: int) -> list[int]:
-        """The wire shape of `rows` rows given as lists. Triton requires exactly the dimensions it
+        """The wire shape of `rows` rows that are lists. Triton requires exactly the dimensions it
         names, also [1]; an open or different number of elements is one dimension."""
         width = elements // max(1, rows)
         fits = -1 not in self.shape and math.prod(self.shape) == width
@@ -199,7 +199,7 @@ def _element(value: Any, form: Form | None) -> str | bytes:
 
 
 def file_bytes(value: Any) -> bytes | None:
-    """What a caller gives as a file: bytes, a Path, or an open file. None: it is something else.
+    """The bytes of a file input: bytes, a Path, or an open file; None if it is none of these.
     Blocks while it reads."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
@@ -224,7 +224,7 @@ def outputs_of(
     model: ModelDescription, head: Mapping[str, Any], tail: memoryview
 ) -> tuple[Columns, int]:
     """The columns and the number of rows of an infer response. LookupError, TypeError or ValueError
-    for what is none."""
+    if it is not valid."""
     columns: Columns = {}
     rows = 1
     known = {tensor.name: tensor for tensor in model.outputs}
@@ -308,7 +308,7 @@ def _value(value: Any) -> Any:
 
 def error_of(status: int, body: bytes, retry_after: str | None) -> WherryError:
     try:
-        # Generate's stream tells also what it refuses as an event.
+        # Generate's stream reports a refusal as an event, too.
         message = str(msgspec.json.decode(body.removeprefix(b"data:"))["error"])
     except (msgspec.DecodeError, KeyError, TypeError):
         message = body[:500].decode(errors="replace").strip() or f"the server answered {status}"

@@ -456,7 +456,7 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
     def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
         """Fail a request with what its model raised, and log that if the model is to blame."""
         if failure.is_the_models:
-            self.failures.tell(
+            self.failures.log(
                 failure.message, failure.traceback, request_id=request.id, instance=instance
             )
         self.fail(request, failure.as_exception())

@@ -1,4 +1,4 @@
-"""Which values has one model at a scrape, and how do values become metrics of Prometheus?"""
+"""Which values does one model have at a scrape, and how do they become Prometheus metrics?"""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ModelValues:
             "model": loaded.name, "version": loaded.version, **loaded.model.metric_labels
         }  # fmt: skip
         runner = loaded.runner
-        #: Also those that an instance has been given, and has not begun.
+        #: Including those assigned to an instance that has not begun them.
         self.queued = runner.queued_requests + sum(
             len(batch.requests) for one in runner.instances for batch in _ahead(one)
         )
@@ -108,7 +108,7 @@ def family(
     samples: Iterable[tuple[Sequence[str], Any]],
     labels: Sequence[str] = (),
 ) -> Metric:
-    """A metric with a value for each of some labels' values; without those that are None."""
+    """A metric with a value for each of some labels' values; None is left out."""
     from prometheus_client import core
 
     made: Any = getattr(core, f"{kind}MetricFamily")(name, help, labels=labels)
@@ -126,7 +126,7 @@ def gauge(name: str, help: str, value: float | None) -> Metric:
 
 
 def bare(name: str, help: str, kind: str) -> Metric:
-    """A metric without samples, which are added under names of their own."""
+    """A metric without samples, which are added under their own names."""
     from prometheus_client.core import Metric
 
     return Metric(name, help, kind)

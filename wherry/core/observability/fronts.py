@@ -1,9 +1,9 @@
-"""What does a front process count, which metrics of its owner are made of that, and for how long
-was an event loop blocked?
+"""What does a front process count, which metrics of its owner are computed from that, and for how
+long was an event loop blocked?
 
 A loop's stall is measured by the delay of a periodic timer: it is as late as the callback that
-blocked the loop was long. It costs nothing for a request, but a wake-up every INTERVAL while
-requests come and one a second otherwise. The resolution is one INTERVAL.
+blocked the loop was long. It costs a request nothing, only a wake-up every INTERVAL while requests
+come and one a second otherwise. The resolution is one INTERVAL.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class FrontFigures(msgspec.Struct, array_like=True):
 
 
 class ProcessFigures(msgspec.Struct, array_like=True):
-    """What this process uses; None where the system does not tell."""
+    """What this process uses; None where the system does not report it."""
 
     cpu_seconds: float
     resident_bytes: int | None
@@ -127,11 +127,11 @@ class FrontsSource(Protocol):
     def stalls_before(self) -> Histogram: ...
 
     def measure(self, done: Callable[[], None]) -> None:
-        """Ask the fronts for their figures, and call `done` when they are there, or soon after."""
+        """Query the fronts' figures, and call `done` when they are there, or soon after."""
 
 
 def process_figures(proc: Path = Path("/proc/self")) -> ProcessFigures:
-    """Those of this process. Reads files: not for an event loop."""
+    """The figures of this process. Reads files: not for an event loop."""
     try:
         pages = int((proc / "statm").read_text().split()[1])
         resident: int | None = pages * os.sysconf("SC_PAGE_SIZE")

@@ -11,7 +11,7 @@ import msgspec
 from wherry.core.observability.numbers import LONG_AGO, WINDOW, significant
 from wherry.core.observability.statistics import ModelStatistics
 
-#: Seconds for which one look at the models does for all that ask.
+#: Seconds for which one reading of the models is reused.
 FRESH: Final = 0.05
 #: Seconds between two readings of the counters that are kept.
 STEP: Final = 0.5
@@ -51,7 +51,7 @@ class LoadReport(msgspec.Struct, frozen=True, array_like=True):
     #: Of the slowest model: what a batch of one row takes, and a full one.
     one_seconds: float = 0.0
     full_seconds: float = 0.0
-    #: Of the slowest model: what a row takes of the time of all its instances, in full batches.
+    #: Of the slowest model: the time that a row takes of all its instances, in full batches.
     row_seconds: float = 0.0
     #: Tokens that the KV caches of language models hold at most, and the share in use of the
     #: fullest.
@@ -77,8 +77,8 @@ class LoadMeter:
 
     def read(self, models: Iterable[MeasuredModel], now: float) -> LoadReport:
         """The load at `now`. Rates are those of the last WINDOW seconds, as far as it was read in
-        them; without an earlier reading, or a batch that has ended, what runs at the moment tells
-        how busy the server is."""
+        them; without an earlier reading, or a batch that has ended, the busy share is that of what
+        runs at the moment."""
         if now - self._read_at >= FRESH:
             self._read_at = now
             self._latest = self._read([one for one in models if not one.not_ready_reason()], now)

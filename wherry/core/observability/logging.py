@@ -6,8 +6,8 @@
     {"ts":"2026-11-21T12:00:01.123Z","level":"INFO","logger":"wherry","msg":"model ready",...}
 
 Logs go to stderr; stdout is for results. Only the command line calls `configure`: `import wherry`
-leaves a program's logging alone. Of errors, a model's or wherry's own, the traceback of the first
-of each cause in a minute is logged, whoever's request it was: no client can fill the log with them.
+leaves a program's logging alone. Of each cause of errors, a model's or wherry's own, one traceback
+a minute is logged, whichever client sent the request: no client can fill the log with them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 #: Characters that could control a terminal, forge a log line, or turn its direction.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200e\u200f\u061c]")
 
-#: The logger of reports on how far a load is.
+#: The logger of a load's progress.
 PROGRESS: Final = "wherry.progress"
-#: Seconds from one line about that to the next.
+#: Seconds between two lines of it.
 PROGRESS_SECONDS: Final = 10.0
 
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
@@ -71,8 +71,8 @@ class HumanFormatter(logging.Formatter):
             line += "  " + " ".join(
                 f"{one_line(key)}={_text(value)}" for key, value in fields.items()
             )
-        # Its last line has the text of the exception, which may be a client's: no line of it is to
-        # look like one of the log, and none to control a terminal.
+        # Its last line has the exception's text, which may be a client's: no line of it must look
+        # like a line of the log or control a terminal.
         below = "\n".join(f"  {one_line(part)}" for part in traceback.split("\n") if part)
         return f"{line}\n{below}" if below else line
 
@@ -101,14 +101,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def formatter_of(format: str, *, colour: bool) -> HumanFormatter | JsonFormatter:
-    """Return what formats records so. `format` is "human", "iso8601" or "json"."""
+    """Return the formatter for `format`: "human", "iso8601" or "json"."""
     if format == "json":
         return JsonFormatter()
     return HumanFormatter(colour=colour, iso=format == "iso8601")
 
 
 class Severities(logging.Filter):
-    """Lets through the records of a logger but for those of some severities."""
+    """Lets through the records of a logger except for some severities."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,9 +136,9 @@ def configure(
     file: str | None = None,
     off: Iterable[str] = (),
 ) -> logging.Handler:
-    """Send this program's log to `stream` (default stderr), or append it to `file`, but for the
-    severities `off`. For programs, not for libraries. ConfigError if the file cannot be written, or
-    there is no such severity."""
+    """Send this program's log to `stream` (default stderr), or append it to `file`, except for
+    the severities `off`. For programs, not for libraries. ConfigError if the file cannot be written
+    or a severity does not exist."""
     stream = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(stream) if file is None else _to_file(file)
     colour = file is None and _colour_is_welcome(stream, os.environ)
@@ -162,7 +162,7 @@ def _severity(name: str) -> int:
 
 
 class LogFile(logging.FileHandler):
-    """Appends to a file. On a full disk it says so on stderr, once a minute."""
+    """Appends to a file. If that fails (a full disk), it is reported on stderr once a minute."""
 
     _reports_at = 0.0
 
@@ -198,7 +198,7 @@ def _text(value: object) -> str:
 
 
 def one_line(text: str, keep: str = "") -> str:
-    """The text with what could control a terminal escaped, but for the characters to `keep`."""
+    """The text with what could control a terminal escaped, except for the characters in `keep`."""
     return _CONTROL.sub(
         lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), text
     )
@@ -235,7 +235,7 @@ class OncePerCause:
             self._logged[cause] = (now, 0) if is_due else (logged_at, more + 1)
         return more if is_due else None
 
-    def untold(self) -> dict[Hashable, int]:
+    def unlogged(self) -> dict[Hashable, int]:
         """The number of occurrences not logged, by cause; resets them."""
         with self._lock:
             left = {cause: more for cause, (_, more) in self._logged.items() if more}
@@ -274,7 +274,7 @@ def cut(text: str, most: int) -> str:
 log = logging.getLogger("wherry")
 
 
-#: The log is the process's, and so is what it holds already.
+#: One for the process, as the log is.
 _errors: Final = OncePerCause()
 
 
@@ -310,14 +310,14 @@ class Cause:
 
 
 class FailureLog:
-    """Tells of the failures of one model version. Safe from any thread."""
+    """Logs the failures of one model version. Safe from any thread."""
 
     def __init__(self, model: str, version: str, clock: Callable[[], float]) -> None:
         self._fields = {"model": model, "version": version}
         self._clock = clock
         self._causes = OncePerCause()
 
-    def tell(self, text: str, traceback: str, *, request_id: str = "", instance: str = "") -> None:
+    def log(self, text: str, traceback: str, *, request_id: str = "", instance: str = "") -> None:
         cause = cause_of(traceback or text)
         more = self._causes.came(cause, self._clock())
         if more is None:
@@ -332,8 +332,8 @@ class FailureLog:
         log.error("model failed", extra=fields)
 
     def close(self) -> None:
-        """Tell how many there were that nothing was said of."""
-        for cause, more in self._causes.untold().items():
+        """Log how many failures were not logged."""
+        for cause, more in self._causes.unlogged().items():
             fields = {**self._fields, "like_it": str(more)}
             if isinstance(cause, Cause):
                 fields |= {"why": cause.error, "place": cause.place}
@@ -341,9 +341,9 @@ class FailureLog:
 
 
 def cause_of(text: str) -> Cause:
-    """By the first exception of a traceback: in a chain, what began it.
+    """The cause by the first exception of a traceback: in a chain, the original one.
 
-    Reads no further than to the exception's name: what stands behind that may be a client's.
+    Reads only up to the exception's name: what follows it may be a client's text.
     """
     place = library = ""
     for line in _lines(text):
@@ -353,7 +353,7 @@ def cause_of(text: str) -> Cause:
             else:
                 place = line
         elif not line.startswith((" ", "Traceback (")):
-            if not place and not library:  # no traceback: what says it begins with the model's name
+            if not place and not library:  # no traceback: the text begins with the model's name
                 return Cause(":".join(line.split(":", 2)[:2])[:200])
             return Cause(line.partition(":")[0][:200], (place or library).strip()[:500])
     return Cause("", (place or library).strip()[:500])

@@ -1,7 +1,7 @@
 """How much CPU and memory does the server's machine use, and what do its GPUs do?
 
 From /proc, without waiting: CPU use is measured since the previous read. Only Linux is supported;
-elsewhere values are None. GPUs are asked through NVML, the driver's own library, if it is there.
+elsewhere values are None. GPUs are read through NVML, the driver's own library, if it is there.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ LIBRARY: Final = "libnvidia-ml.so.1"
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept for this user, over all servers."""
+    """The folder of this user's caches, shared by all servers."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wherry"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """One GPU at one moment; None for what it does not tell."""
+    """One GPU at one moment; None for what it does not report."""
 
     uuid: str
     #: 0 to 1.
@@ -51,7 +51,7 @@ class _Memory(ctypes.Structure):
 
 @cache
 def library() -> Any:
-    """The library, ready to be asked; None where there is no driver."""
+    """The initialized library; None where there is no driver."""
     try:
         nvml = ctypes.CDLL(LIBRARY)
     except OSError:
@@ -90,7 +90,7 @@ def _use(nvml: Any, device: ctypes.c_void_p) -> GpuUse:
 
 
 def _query(function: Any, device: ctypes.c_void_p, answer: Any) -> Any:
-    """What the function fills in; None if this GPU does not tell it."""
+    """What the function fills in; None if this GPU does not report it."""
     return answer if function(device, ctypes.byref(answer)) == 0 else None
 
 
@@ -109,7 +109,7 @@ class Use:
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     #: What this process and its children may use: the least limit of their control groups, else
-    #: the machine's memory; and what is used of it, by all that share it.
+    #: the machine's memory; and how much of it is used by all processes that share it.
     limit_bytes: int | None = None
     limit_used_bytes: int | None = None
 
@@ -163,7 +163,7 @@ class Machine:
             root = self._cgroups / "memory" if controllers else self._cgroups
             file, *usage = _V1 if controllers else _V2
             group = PurePosixPath(path)
-            # In a container the group's own directory may be the root, whatever the path says.
+            # In a container the group's own directory may be the root, whatever its path.
             for folder in (group, *group.parents):
                 at = root / str(folder).lstrip("/")
                 text = _text(at / file).strip()

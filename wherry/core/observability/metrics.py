@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wherry")
 
-#: Of what each instance of a model has. Not `instance`: Prometheus calls the server so.
+#: The label of an instance. Not `instance`: in Prometheus that is the server.
 INSTANCE: Final = "model_instance"
 PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-#: Counters of Triton and of models may lack the suffix `_total` that OpenMetrics requires: untyped
-#: there.
+#: Counters of Triton and of models may lack the suffix `_total` that OpenMetrics requires: they are
+#: untyped there.
 _UNTYPED: Final = re.compile(rb"^(# TYPE ([\w:]+)) untyped$", re.MULTILINE)
-#: A sample whose value is whole: as in Triton's text it is written so, for scripts that read it.
+#: A whole value is written without a point, as in Triton's text, for scripts that read it.
 _WHOLE: Final = re.compile(rb"^([^#\n].* -?\d+)\.0$", re.MULTILINE)
-#: Triton's quantiles of the last minute, which a Prometheus makes of histograms, and a coarse one
-#: of first responses: wherry's own histograms are always there.
+#: Triton's quantiles of the last minute, which Prometheus computes from histograms, and its coarse
+#: histogram of first responses: wherry's own histograms are always there.
 _NOT_HERE: Final = ("summary_latencies", "summary_quantiles", "histogram_latencies")
 _TRUTH: Final = {"true": True, "false": False}
 
@@ -53,7 +53,7 @@ class MetricsConfig:
     counter_latencies: bool = True
     #: Triton's metrics only, as its dashboards expect them.
     only_triton: bool = False
-    #: The form in which every answer tells how busy the server is; "": none does unasked.
+    #: The format of the load report in every answer; "": only answers to clients that request it.
     load_report: str = ""
 
     @classmethod
@@ -62,8 +62,8 @@ class MetricsConfig:
     ) -> MetricsConfig:
         """Read words such as counter_latencies=false.
 
-        ConfigError names the word that makes no sense; one of Triton's that changes nothing here
-        is warned of.
+        ConfigError names an invalid word; a word of Triton's that changes nothing here is logged
+        as a warning.
         """
         latencies = True
         for word in words:
@@ -308,7 +308,7 @@ LEARNT: Final = (
 
 
 def _generation(name: str, key: str, help: str) -> Own:
-    """What a language model tells of each instance, by its key in gauges()."""
+    """What a language model reports of each instance, by its key in gauges()."""
 
     def of_instances(values: ModelValues) -> dict[str, float | None]:
         return {instance: measured.get(key) for instance, measured in values.gauges.items()}

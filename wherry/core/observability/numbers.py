@@ -1,11 +1,11 @@
-"""What are the numbers of a server and its models? Prometheus, the dashboard, what it has kept, and
+"""What are the numbers of a server and its models? Prometheus, the dashboard, its history and
 `wherry top` read these.
 
 A `Reading` has all counters of a model at one moment. `ModelNumbers` and `ServerNumbers` are what
-`GET /dashboard/numbers` tells; another version may leave members out. Times are seconds.
+`GET /dashboard/numbers` returns; another version may leave members out. Times are seconds.
 
-A quantile is read from a histogram: within a bucket it is drawn as a straight line, so it is right
-to the width of that bucket.
+A quantile is interpolated linearly within a bucket of a histogram, so its error is at most
+the width of that bucket.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Reading(msgspec.Struct, frozen=True):
     #: Executions by their rows: how many, and their nanoseconds of input, inference and output.
     batch_sizes: dict[int, tuple[int, int, int, int]] = {}
     cut_reasons: dict[str, int] = {}
-    #: Totals that the model tells of itself, summed over its instances.
+    #: Totals that the model itself reports, summed over its instances.
     gauges: dict[str, float] = {}
 
 
@@ -120,7 +120,7 @@ def reading(counted: ModelStatistics, gauges: dict[str, float]) -> Reading:
 
 #: Seconds over which rates and quantiles are taken.
 WINDOW: Final = 5.0
-#: Seconds after which a look does not begin a window if there is a later one, however young.
+#: Seconds after which a reading does not begin a window if there is a later one, however young.
 LONG_AGO: Final = 30.0
 
 
@@ -166,7 +166,7 @@ class RateWindow(NamedTuple):
         return grown / (self.seconds or 1.0)
 
     def gauge(self, name: str) -> float:
-        """By how much a total of the model's own has grown; after a restart since that."""
+        """By how much a total that the model reports has grown; after a restart, since then."""
         now = self.now.gauges.get(name, 0.0)
         grown = now - self.before.gauges.get(name, 0.0)
         return grown if grown >= 0 else now
@@ -215,12 +215,12 @@ def quantiles(counts: Sequence[int], bounds: tuple[float, ...] = SECONDS_BUCKETS
 
 
 def significant(value: float) -> float:
-    """With four digits: what is shown has no more, and what is sent is short."""
+    """With four digits: no more are shown, and the answer stays short."""
     return float(f"{value:.4g}")
 
 
 def known(value: float) -> float | None:
-    """With four digits; None for NaN, which is what is not known."""
+    """With four digits; None for NaN, which means unknown."""
     return None if isnan(value) else significant(value)
 
 
@@ -253,7 +253,7 @@ class InstanceNumbers(msgspec.Struct, frozen=True):
 
 
 class LastError(msgspec.Struct, frozen=True):
-    """The last of its kind; how many of them since the load."""
+    """The last of its kind, and how many there were since the load."""
 
     at: float = 0.0
     kind: str = ""
@@ -262,7 +262,7 @@ class LastError(msgspec.Struct, frozen=True):
 
 
 class GenerationNumbers(msgspec.Struct, frozen=True):
-    """What a language model tells of itself; of another model that works in steps what there is."""
+    """What a language model reports; another model that works in steps may report some of it."""
 
     running: float | None = None
     waiting: float | None = None
@@ -278,7 +278,7 @@ class GenerationNumbers(msgspec.Struct, frozen=True):
 
 
 class ModelHead(msgspec.Struct, frozen=True):
-    """All that there is to know of a model that is not loaded."""
+    """All that is known of a model that is not loaded."""
 
     name: str = ""
     version: str = ""

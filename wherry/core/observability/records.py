@@ -1,6 +1,6 @@
-"""What became of each of the last requests: when did it come, run and end, where and with whom?
+"""When did each of the last requests arrive, run and end, on which instance and in which batch?
 
-Nothing is recorded unless somebody asks for it: a model's statistics have records then, else None.
+Nothing is recorded unless a dashboard shows it: `ModelStatistics.records` is None otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from wherry.core.values.request import InferRequest
 
-#: Requests that are kept, and those that are recorded in one second: a picture shows no more.
+#: Requests that are kept, and that are recorded in one second: a chart shows no more.
 KEPT: Final = 2000
 MOST_A_SECOND: Final = 400
 #: Requests of one batch that are recorded.
@@ -46,7 +46,7 @@ class RecordedBatch(NamedTuple):
     output_seconds: float
     ended: float
     requests: tuple[RecordedRequest, ...]
-    #: Rows of all its requests, also of those that are left out above.
+    #: Rows of all its requests, including those left out above.
     rows: int
     error: str
 
@@ -122,7 +122,7 @@ class ModelRecords(NamedTuple):
         self.records.add(self, where, reason, started, ns, requests)
 
     def failed(self, request: InferRequest, error: str) -> None:
-        """Record a request that has failed: one that has run is there already."""
+        """Record a request that has failed, unless it has run: it is recorded already then."""
         self.records.add(self, "", "", self.records.clock(), (0, 0, 0), [request], error)
 
 

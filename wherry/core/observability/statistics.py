@@ -43,7 +43,7 @@ class _ErrorKind:
 
 class Failures(Counter[str]):
     """Failed requests by Triton's reason, and the texts of the last ones by the error's class.
-    No lock of its own."""
+    Not locked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Inlined:
 
     count: int = 0
     infer_ns: int = 0
-    #: Of those that had to wait for an instance.
+    #: Waits for an instance.
     waits: Duration = field(default_factory=Duration)
 
 
@@ -182,7 +182,7 @@ class ModelStatistics:
         #: Until the first response of a stream, and between responses of StepModels.
         self.first_response_seconds = Histogram()
         self.next_response_seconds = Histogram()
-        #: Where each request is recorded, while somebody asks for it.
+        #: Where each request is recorded while a dashboard shows them.
         self.records: ModelRecords | None = None
 
     @property
@@ -199,12 +199,12 @@ class ModelStatistics:
         infer_ns: int,
         output_ns: int,
     ) -> None:
-        """Count a batch that has run, with whatever outcomes. `started` is by the runtime's
+        """Count a batch that has run, whatever its outcomes. `started` is by the runtime's
         clock."""
         executions = len(executed_rows)
         compute_ns = (input_ns, infer_ns, output_ns)
         queue, counted, waited = self.queue_seconds.counts, 0, 0.0
-        # Written flat, as `succeeded`: each batch and each request comes by here.
+        # Written flat, as `succeeded`: every batch and every request passes here.
         with self.lock:
             for request in requests:
                 request.started_at = started

@@ -1,8 +1,8 @@
 """What happened to a request: when did it wait, run and end, and which models did it call?
 
-A `Trace` is kept of requests that somebody will look at: those of pipelines and their calls, those
-that are written to Triton's trace files, and those that OpenTelemetry follows, which are
-`otel.following.FollowedRequest`. `InferRequest.trace` is None for all others.
+A `Trace` is kept of requests of pipelines and their calls, of requests written to Triton's trace
+files, and of those that OpenTelemetry follows (`otel.following.FollowedRequest`).
+`InferRequest.trace` is None for all others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Trace:
     rows: int
     started: float
     version: str = ""
-    #: Whether it runs in batches: it is of no pipeline or ensemble.
+    #: Whether it runs in batches: False for pipelines and ensembles.
     in_batch: bool = True
     #: Number of traces above it: calls that wait for it.
     depth: int = 0

@@ -1,8 +1,8 @@
-"""Which metrics of Triton's are there, under its names and in its units, and which does the
+"""Which of Triton's metrics are exposed, under its names and in its units, and which does the
 endpoint picker of a Kubernetes Gateway read of a language model?
 
 The picker's are under vLLM's names. It takes one sample of each, so they have no label for the
-model or the instance: they are those of the whole server.
+model or the instance: each is for the whole server.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ TRITON_GAUGES: Final = (
 
 
 def triton_metrics(models: Sequence[ModelValues], *, latencies: bool = True) -> Iterator[Metric]:
-    """Triton's metrics of all models; without `latencies` those that sum no durations. Those of the
-    response cache are told of the models that have it; a metric of none is left out."""
+    """Triton's metrics of all models; without `latencies` only those that sum no durations. The
+    response cache's are exposed for models that use it; a metric without a model is left out."""
     for name, documentation, value in TRITON:
         if not latencies and "_duration_" in name and name not in TRITON_GAUGES:
             continue
@@ -103,7 +103,7 @@ GPU: Final[Sequence[tuple[str, str, Callable[[GpuUse], float | None]]]] = (
 
 
 def gpu_metrics(used: Iterable[GpuUse]) -> Iterator[Metric]:
-    """The metrics of the GPUs; without a value where there is none."""
+    """The metrics of the GPUs; unknown values are left out."""
     found = list(used)
     for name, documentation, value in GPU:
         kind = "Unknown" if "energy" in name else "Gauge"

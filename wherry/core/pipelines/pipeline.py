@@ -418,13 +418,13 @@ class PipelineRunner(Runner):
             if is_late and isinstance(error, DeadlineExceeded):
                 return self._late(request)
             if isinstance(error, ModelFailed):  # the called model has logged the traceback
-                self.failures.tell(str(error), "", request_id=request.id)
+                self.failures.log(str(error), "", request_id=request.id)
             return error
         except model_errors() as error:
             if isinstance(error, asyncio.CancelledError) and request.reply.settled:
                 raise
             failure = self._body.failure(error)
-            self.failures.tell(failure.message, failure.traceback, request_id=request.id)
+            self.failures.log(failure.message, failure.traceback, request_id=request.id)
             return failure.as_exception()
 
     def _late(self, request: InferRequest) -> DeadlineExceeded:

@@ -334,7 +334,7 @@ class LoadedModel:
             return self._size(columns, rows)
         except Exception as error:  # the user's code: anything may come
             text = f"model {self.name!r}: cost() failed: {type(error).__name__}: {error}"
-            self.runner.failures.tell(text, "".join(traceback.format_exception(error)))
+            self.runner.failures.log(text, "".join(traceback.format_exception(error)))
             raise ModelFailed(text) from error
 
 

@@ -75,13 +75,13 @@ def test_a_million_failures_are_a_line_for_each_cause(caplog: pytest.LogCaptureF
     traces = [text_of(here), text_of(in_a_library)]
     for n in range(20_000):
         clock.now += 0.001
-        failures.tell(f"model 'm' failed: {n}", traces[n % 2], request_id=f"r{n}", instance="m_0")
+        failures.log(f"model 'm' failed: {n}", traces[n % 2], request_id=f"r{n}", instance="m_0")
     assert [record.getMessage() for record in caplog.records] == ["model failed"] * 2
     first: Any = caplog.records[0]
     assert (first.model, first.version, first.instance, first.request_id) == ("m", "1", "m_0", "r0")
     assert "in here" in first.traceback
     clock.now += 60.0
-    failures.tell("again", traces[0])
+    failures.log("again", traces[0])
     assert caplog.records[2].__dict__["like_it_before"] == "9999"
     failures.close()
     assert caplog.records[3].__dict__["like_it"] == "9999"
@@ -89,7 +89,7 @@ def test_a_million_failures_are_a_line_for_each_cause(caplog: pytest.LogCaptureF
 
 def test_a_text_of_any_length_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     failures = FailureLog("m", "1", ManualClock())
-    failures.tell("x" * 10**6, text_of(lambda: here("y" * 10**6)))
+    failures.log("x" * 10**6, text_of(lambda: here("y" * 10**6)))
     (record,) = caplog.records
     assert len(record.__dict__["traceback"]) < MOST_TRACEBACK + 100
     assert len(record.__dict__["why"]) < 1200

@@ -248,7 +248,7 @@ def test_causes_without_end_are_told_of_as_one_and_not_remembered() -> None:
     told = [once.came(n, n * 1e-6) for n in range(100_000)]
     assert sum(more is not None for more in told) == 8 + 1
     assert len(once._logged) == 9
-    assert once.untold() == {None: 100_000 - 9}
+    assert once.unlogged() == {None: 100_000 - 9}
 
 
 def test_old_causes_make_room_for_new_ones() -> None:
@@ -262,5 +262,5 @@ def test_what_was_not_told_of_is_told_of_once_in_the_end() -> None:
     for n in range(3):
         once.came("a", n)
     once.came("b", 0.0)
-    assert once.untold() == {"a": 2}
-    assert once.untold() == {}
+    assert once.unlogged() == {"a": 2}
+    assert once.unlogged() == {}

@@ -1,1 +1,1 @@
-"""How does Grafana show what a server counts, and when does Prometheus call somebody?"""
+"""How does Grafana show what a server counts, and when does Prometheus send an alert?"""

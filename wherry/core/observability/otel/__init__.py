@@ -1,1 +1,1 @@
-"""How do the traces and metrics of a server reach those that collect them?"""
+"""How do the traces of a server reach an OpenTelemetry collector?"""

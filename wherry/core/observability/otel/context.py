@@ -1,11 +1,11 @@
-"""Which trace does something belong to, as the W3C's headers say it, and what is noted of a
-span while its request is on its way?
+"""Which trace do the W3C's headers name, and what is noted of a span while its request is in
+flight?
 
-A context that is not what the standard says is none: no request is refused for it, and nothing is
-logged. https://www.w3.org/TR/trace-context/ and https://www.w3.org/TR/baggage/.
+A context that breaks the standard is ignored: no request is refused for it, and nothing is logged.
+https://www.w3.org/TR/trace-context/ and https://www.w3.org/TR/baggage/.
 
-A draft is a plain value: what the SDK wants of a span costs ten times as much, and is made of it
-later, in another thread. OpenTelemetry is used only where the model's own code has loaded it.
+A draft is a plain value: a span of the SDK costs ten times as much, and is made of it later, in
+another thread. OpenTelemetry is used only where the model's own code has loaded it.
 Times are seconds of the runtime's clock.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
 
-#: The version in front may be a later one, with more behind what is known.
+#: A later version may have more fields behind the known ones.
 _TRACEPARENT: Final = re.compile(
     r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[!-~]*)?"
 )
@@ -41,12 +41,12 @@ SAMPLED: Final = 1
 
 
 class TraceContext(msgspec.Struct, frozen=True, gc=False):
-    """One span, as others refer to it, with what travels beside it."""
+    """A reference to one span, with the headers that travel with it."""
 
     trace_id: int
     span_id: int
     flags: int = SAMPLED
-    #: The headers `tracestate` and `baggage` as they came; "": none that may be passed on.
+    #: The headers `tracestate` and `baggage` as they came; "": none to pass on.
     state: str = ""
     baggage: str = ""
 
@@ -55,7 +55,7 @@ class TraceContext(msgspec.Struct, frozen=True, gc=False):
         return bool(self.flags & SAMPLED)
 
     def headers(self) -> dict[str, str]:
-        """What the next process is told."""
+        """The headers for the next process."""
         carrier = {"traceparent": f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"}
         if self.state:
             carrier["tracestate"] = self.state
@@ -68,7 +68,7 @@ class TraceContext(msgspec.Struct, frozen=True, gc=False):
 
 
 def context_of(headers: Mapping[str, str]) -> TraceContext | None:
-    """The context in headers, whose names are in lower case; None: none that is right."""
+    """The context in headers, whose names are in lower case; None: missing or invalid."""
     traceparent = headers.get("traceparent")
     if traceparent is None or len(traceparent) > _MOST_TRACEPARENT:
         return None
@@ -88,7 +88,7 @@ def context_of(headers: Mapping[str, str]) -> TraceContext | None:
 
 
 def _checked_state(state: str) -> str:
-    """The header `tracestate` if it is right, else "": one wrong member spoils all."""
+    """The header `tracestate` if it is valid, else "": one invalid member invalidates it."""
     if not state or len(state) > _MOST_STATE or state.count(",") >= _MOST_MEMBERS:
         return ""
     members = state.split(",")
@@ -138,7 +138,7 @@ T = TypeVar("T")
 
 
 def within(span: Any, call: Callable[..., T], *arguments: Any) -> T:
-    """Call, and have the spans that are made in there be below `span.context`, if it is one."""
+    """Call, with the spans that are made in there below `span.context`, if there is one."""
     if span is None or "opentelemetry.trace" not in sys.modules:
         return call(*arguments)
     with current(span.context.headers()):
@@ -146,7 +146,7 @@ def within(span: Any, call: Callable[..., T], *arguments: Any) -> T:
 
 
 def current_context() -> TraceContext | None:
-    """The span that is the current one here; None: there is none. OpenTelemetry is loaded."""
+    """The current span here, or None. OpenTelemetry must be loaded."""
     from opentelemetry import context, trace
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
 
@@ -174,8 +174,8 @@ def read_by_propagators(headers: Mapping[str, str]) -> TraceContext | None:
 
 
 def current_headers() -> dict[str, str]:
-    """What a request that is sent from here says of the current span, by the propagators of this
-    program; nothing unless it has loaded OpenTelemetry."""
+    """The current span's headers for a request sent from here, by the propagators of this
+    program; none unless it has loaded OpenTelemetry."""
     injected: dict[str, str] = {}
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry import propagate

@@ -1,6 +1,6 @@
 """How do the stages of a request become spans: its waits, its batches, and their instances?
 
-All times are those that the runtime takes anyway.
+It measures nothing: all times are those of the runtime.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Run(msgspec.Struct, eq=False):
 
 
 class FollowedRequest(Trace):
-    """A request with spans below `entry`, or, if it has a span of its own, in `entry`."""
+    """A request with spans below `entry`, or in `entry` if that is its own span."""
 
     __slots__ = ("_has_own_span", "_lock", "_was_sent", "entry", "runs")
     is_followed: ClassVar[bool] = True
@@ -63,7 +63,7 @@ class FollowedRequest(Trace):
         return self.entry.context if run is None else run.context
 
     def sent(self) -> dict[str, str]:
-        """The request goes to another process: its headers there."""
+        """The headers of the request, which goes to another process."""
         self._was_sent = True
         return self.entry.context.headers()
 
@@ -74,7 +74,7 @@ class FollowedRequest(Trace):
         place: Place | None = None,
         batch: BatchTrace | None = None,
     ) -> TraceContext:
-        """It runs: the context that its calls are below."""
+        """The request runs. Returns the parent context of its calls."""
         run = Run(request, self.entry.new_context(), started, place, batch)
         with self._lock:
             if (before := self._open_run(request)) is not None:
@@ -134,7 +134,7 @@ class FollowedRequest(Trace):
 
 class BatchTrace:
     """A batch with followed requests. Its span is below the `execute` of the first of them, so that
-    a trace holds all that its request went through; it is linked to all of them."""
+    the trace of that request is complete; it is linked to all of them."""
 
     def __init__(
         self, followed: Sequence[InferRequest], batch: Batch, place: Place, started: float
@@ -142,7 +142,7 @@ class BatchTrace:
         first: FollowedRequest = followed[0].trace
         self._requests = followed
         self._tracing: Tracing = first.entry.tracing
-        #: What the model's own spans are below of.
+        #: The parent context of the model's own spans.
         self.context = first.entry.new_context()
         below = [one.trace.begins(one, started, place, self) for one in followed]
         self.draft = SpanDraft(
@@ -191,7 +191,7 @@ def trace_request(
 def trace_below(
     caller: InferRequest, request: InferRequest, loaded: Any, clock: Callable[[], float]
 ) -> None:
-    """Trace a call that the model of `caller` makes for it, if that is traced."""
+    """Trace a call that the model of `caller` makes for it, if `caller` is traced."""
     outer: Trace | None = caller.trace
     if outer is None:
         return
@@ -204,7 +204,7 @@ def trace_below(
 def begun(
     requests: Sequence[InferRequest], batch: Batch, place: Place, started: float
 ) -> BatchTrace | None:
-    """The trace of a batch of which `requests` begin to run; None: none of them is followed."""
+    """The trace of a batch when its `requests` begin to run; None if none is followed."""
     followed = [one for one in requests if one.trace is not None and one.trace.is_followed]
     return BatchTrace(followed, batch, place, started) if followed else None
 

@@ -1,9 +1,9 @@
 """What do the OTEL_ variables switch on, and whose provider is used?
 
     OTEL_TRACES_EXPORTER             otlp, console, none or the name of an installed exporter
-    OTEL_EXPORTER_OTLP_ENDPOINT      an address: then `otlp` need not be said
+    OTEL_EXPORTER_OTLP_ENDPOINT      an address; implies the exporter `otlp`
 
-The SDK reads all others itself. A program that has set a provider of its own is traced by that.
+The SDK reads all others itself. A program that has set its own provider is traced by that one.
 In a worker process a provider is made once the code of the model has loaded OpenTelemetry: a model
 without spans pays for none of it.
 """
@@ -147,13 +147,13 @@ def _reader(propagators: str) -> Callable[[Mapping[str, str]], TraceContext | No
 
 
 def shut_down(provider: TracerProvider, timeout: float) -> None:
-    """Send what waits; after `timeout` seconds what is left is given up."""
+    """Send the pending spans; after `timeout` seconds the rest is dropped."""
     thread = threading.Thread(target=provider.shutdown, name="wherry-otel-end", daemon=True)
     thread.start()
     thread.join(timeout)
 
 
-#: Seconds to send what waits, at the end.
+#: Seconds to send the pending spans at the end.
 FLUSH: Final = 3.0
 
 
@@ -166,7 +166,7 @@ class WorkerSpans:
         self._is_set_up = False
 
     def set_up(self) -> None:
-        """Make the provider, if it is wanted and there is none."""
+        """Make the provider, if the variables call for one and none exists."""
         if self._is_set_up or "opentelemetry.trace" not in sys.modules:
             return
         self._is_set_up = True
@@ -178,7 +178,7 @@ class WorkerSpans:
         self._provider = provider_of(names)
         start(self._provider, names)
         trace.set_tracer_provider(self._provider)
-        # A batch that is not traced has no spans: without this each would begin a trace of its own.
+        # A batch that is not traced has no spans: without this each would begin its own trace.
         enter(TraceContext(1, 1, flags=0))
 
     def run(self, headers: Mapping[str, str], call: Callable[..., None], *arguments: Any) -> None:
@@ -190,6 +190,6 @@ class WorkerSpans:
             call(*arguments)
 
     def close(self) -> None:
-        """Send what waits. Blocks for FLUSH seconds at most."""
+        """Send the pending spans. Blocks for FLUSH seconds at most."""
         if self._provider is not None:
             shut_down(self._provider, FLUSH)

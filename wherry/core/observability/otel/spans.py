@@ -1,7 +1,7 @@
-"""How do drafts become the SDK's spans, off the way of requests?
+"""How do drafts become the SDK's spans, without delaying requests?
 
-A thread of its own makes them and hands them to the processors of the provider, of which some send
-at once: whatever these do, no request waits for it.
+A separate thread makes them and hands them to the provider's processors, some of which send at
+once: no request waits for any of them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ log = logging.getLogger("wherry")
 
 #: Seconds for which drafts are collected, so that a thousand requests are one wake-up.
 PAUSE: Final = 0.1
-#: Drafts that wait, at most; more are dropped, and counted.
+#: Maximum number of pending drafts; more are dropped, and counted.
 MOST_WAITING: Final = 8192
-#: Links of one span, at most, as is the SDK's default.
+#: Maximum number of links of one span: the SDK's default.
 MOST_LINKS: Final = 128
 
 
 class SpanSink:
-    """Takes drafts of one process. Any thread; nothing blocks but `flush` and `close`. It has a
-    thread once it is started."""
+    """Takes drafts of one process. Any thread; only `flush` and `close` block. It has a thread
+    once it is started."""
 
     def __init__(self, tracer: Tracer, version: str, clock: Callable[[], float]) -> None:
         self._tracer = tracer
@@ -57,7 +57,7 @@ class SpanSink:
             self._bell.set()
 
     def close(self, timeout: float) -> bool:
-        """Hand over what waits, and end; False if that took longer than `timeout` seconds."""
+        """Hand over the pending drafts, and end; False if that took over `timeout` seconds."""
         self._ending.set()
         self._bell.set()
         if self._thread.ident is not None:
@@ -85,7 +85,7 @@ class SpanSink:
         while True:
             try:
                 draft = self._waiting.popleft()
-            except IndexError:  # another thread may have been at it, too
+            except IndexError:  # another thread may have taken the last one
                 return
             try:
                 processor.on_end(self._readable(draft, wall))

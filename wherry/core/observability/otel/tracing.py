@@ -1,7 +1,7 @@
 """Which requests of this process are traced, and where do their spans go?
 
-The SDK's own samplers decide; the usual ones are read once from what they say of themselves, as to
-ask them costs some 10 us for each request.
+The SDK's own samplers decide; the usual ones are read once from their descriptions, because calling
+them costs some 10 us for each request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TraceSampling:
 
     def __init__(self, sampler: Sampler) -> None:
         found = _USUAL.fullmatch(sampler.get_description())
-        #: Whether the ratio and the parent decide; if not, the sampler is asked for each request.
+        #: Whether the ratio and the parent decide; if not, the sampler is called for each request.
         self.is_usual = found is not None
         self._sampler = sampler
         self._follows_parents = found is not None and found[1] is not None
@@ -228,14 +228,14 @@ class RequestTrace:
         return self.draft.context.of_span(self.tracing.sampling.span_id())
 
     def note(self, error: Exception) -> None:
-        """Note what a request ended with; whether this span has failed, its protocol says."""
+        """Note what a request ended with; its protocol decides whether this span has failed."""
         kind = self.draft.attributes["error.type"] = type(error).__name__
         described = {"exception.type": kind, "exception.message": str(error)}
         at = self.settled_at or self.tracing.clock()
         self.draft.events.append(SpanEvent("exception", at, described))
 
     def end(self) -> None:
-        """The answer has left, or will never."""
+        """End the span: the answer has been sent, or never will be."""
         now = self.tracing.clock()
         if self.settled_at is not None:
             self.tracing.add(self.child("encode", self.settled_at, now))
