@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # as typing says it, without the time that importing typing takes
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without the time that importing typing takes
 if TYPE_CHECKING:
     from typing import Any
 
@@ -169,7 +169,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         import sys
 
-        # With these two Python says which name is near.
+        # With name and obj Python suggests the nearest name.
         module = sys.modules[__name__]
         raise AttributeError(f"module 'wherry' has no attribute {name!r}", name=name, obj=module)
     value = getattr(

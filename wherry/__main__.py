@@ -89,7 +89,7 @@ def go_on_below() -> None:
 
 def write_what_can_be_written() -> None:
     """Write a character that the terminal's encoding does not have as its number, to stdout as to
-    stderr: what a model says may be in any script."""
+    stderr: a model's text can be in any script."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
         sys.stdout.reconfigure(errors="backslashreplace")
 

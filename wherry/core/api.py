@@ -1,6 +1,6 @@
 """What may the other parts use of core?
 
-A name is loaded when it is first asked for, so that a process pays only for what it uses.
+A name is loaded at its first use, so that a process pays only for what it uses.
 """
 
 from typing import TYPE_CHECKING
@@ -175,7 +175,7 @@ if TYPE_CHECKING:
     from wherry.core.values.quantities import rows as rows
     from wherry.core.values.reply import Reply as Reply
     from wherry.core.values.reply import StreamReply as StreamReply
-    from wherry.core.values.reply import tell as tell
+    from wherry.core.values.reply import notify as notify
     from wherry.core.values.request import Array as Array
     from wherry.core.values.request import Batch as Batch
     from wherry.core.values.request import Budget as Budget
@@ -288,7 +288,7 @@ else:
             ),
             "values.plugins": "Plugins",
             "values.quantities": "duration number rows",
-            "values.reply": "Reply StreamReply tell",
+            "values.reply": "Reply StreamReply notify",
             "values.request": (
                 "Array Batch Budget Column Columns InferRequest InferResponse Reservation "
                 "SequenceStep ShapedRow ShapedRows bytes_of concatenate parted rows_of shared "

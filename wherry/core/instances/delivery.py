@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.values.errors import WherryError
-from wherry.core.values.reply import Reply, ReplyLoop, tell
+from wherry.core.values.reply import Reply, ReplyLoop, notify
 from wherry.core.values.request import InferRequest, InferResponse
 
 RequestT = TypeVar("RequestT", bound=Hashable)
@@ -132,7 +132,7 @@ class Delivery:
             except Exception:  # our own bug: the other requests must be answered
                 log.exception("internal error", extra={"model": self._model})
         for loop, replies in of_loops.items():
-            loop.call(tell, replies)
+            loop.call(notify, replies)
 
     def _deliver_due(self) -> None:
         """Deliver what is due, unless another thread does: it goes on until nothing is left."""

@@ -301,7 +301,7 @@ class ModelConfig:
     #: Number of instances and their devices.
     instances: tuple[InstanceGroup, ...] = (InstanceGroup(),)
     #: "always": stays loaded; "when asked": is loaded by a request, and sleeps when another model
-    #: needs the room. None: when asked if the device has a budget (`--device-memory`), else always.
+    #: needs the room. None: by request if the device has a budget (`--device-memory`), else always.
     resident: Literal["always", "when asked"] | None = None
     #: Keep the weights in host memory while it sleeps, and wake by a copy (`to_host`).
     offload: bool = False
@@ -451,8 +451,8 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def size_of(text: str) -> int:
-    """64MiB, 64M or 67108864: the number of bytes (K, M, G are powers of 1024 as in MiB, unless
-    it says MB). ValueError if it is neither."""
+    """64MiB, 64M or 67108864: the number of bytes (K, M, G are powers of 1024 as in MiB; MB is a
+    power of 1000). ValueError if it is neither."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(text)

@@ -145,17 +145,17 @@ class Model(SettingAttributes):
     custom_metrics: CustomMetrics | None = None
     #: Whether the model's code may call other models, which must then be unloaded after it.
     calls_others: bool = False
-    #: Whether it consists of other models of a repository, as its configuration says.
+    #: Whether its configuration composes it of other models of a repository.
     is_ensemble: bool = False
     #: Makes an instance of a special kind from its name, device, configuration and the Runtime.
     make_instance: Callable[[str, Device, ModelConfig, Any], Any] | None = None
 
-    #: The further names by which clients may ask for this model: adapters of a language model.
+    #: The further names under which clients can request this model: adapters of a language model.
     variant_store: VariantStore | None = None
 
     def cache_identity(self) -> bytes | None:
-        """Bytes that are others when what it answers may be another: its files, its configuration.
-        None if these do not tell, as with code of a program. Reads its folder."""
+        """Bytes that differ if its answers may differ: its files, its configuration. None if these
+        do not determine its answers, as with code of a program. Reads its folder."""
         return None
 
     def variants(self) -> Sequence[str]:
@@ -239,7 +239,7 @@ class Model(SettingAttributes):
     def take(self) -> bool:
         """Reserve this object for one instance. False if it is in use: then the instance makes a
         copy."""
-        with _TAKING:  # who copies it needs the changes of before its load
+        with _TAKING:  # a copy needs the changes made before its load
             if "_taken" in self.__dict__:
                 return False
             self.__dict__["_taken"] = True
@@ -405,7 +405,7 @@ class FunctionModel(Model, Generic[P, R]):
         try:
             passed = inspect.signature(self.function).bind_partial(*args, **kwargs).arguments
             rows = len(next(iter(passed.values()), ()))
-        except TypeError:  # the call itself says what is wrong with it
+        except TypeError:  # the call itself raises it, with its reason
             return
         for name, default in self._filled.items():
             if name not in passed:

@@ -22,7 +22,7 @@ import numpy as np
 
 from wherry.core.models.annotations import hints_of, without_aliases
 
-#: Of all that is wrong with a row so much is told.
+#: The most problems of a row, and characters of each, that an error names.
 _MOST_PROBLEMS: Final = 5
 _MOST_CHARACTERS: Final = 300
 
@@ -32,7 +32,7 @@ _AS_THEY_ARE: Final = frozenset((str, int, float, bool, dict, list, object))
 
 
 class WrongRow(ValueError):
-    """A row is not of its type; says where in it, which type was expected, and what came."""
+    """A row is not of its type. The text: where in the row, the expected type, and what came."""
 
 
 def is_pydantic(kind: Any) -> bool:

@@ -1,4 +1,4 @@
-"""How does a caller's Python row become columns, and which error says that it cannot?"""
+"""How does a caller's Python row become columns, and which error does it raise if it cannot?"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which settings may a program pass for a model, and of which types?
 
-Type checkers and editors read this; `ModelConfig` says what they mean and which values are refused.
+Type checkers and editors read this; `ModelConfig` has their meaning and checks their values.
 A test holds both equal: what a program passes may be looser (a list for a tuple, a dict for an
 InstanceGroup), and nothing here is read when a model is made.
 """

@@ -87,7 +87,7 @@ class Signature:
 def read_signature(
     function: Callable[..., Any], model: str, *, returns: Any = None, one_row: bool = False
 ) -> Signature:
-    """The signature from the annotations of a function or bound method. ConfigError says what is
+    """The signature from the annotations of a function or bound method. ConfigError names what is
     missing.
 
     `returns` replaces its return annotation. `one_row`: it takes one row, not columns; arrays are
@@ -310,7 +310,7 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
 def _marks(
     extras: Sequence[Any], element: Any, where: str
 ) -> tuple[TensorType | None, MediaSpec | None]:
-    """What `Annotated` says besides the type: the datatype and shape, or how media are decoded."""
+    """What `Annotated` adds to the type: the datatype and shape, or how media are decoded."""
     marker: TensorType | None = None
     media: MediaSpec | None = None
     for extra in extras:

@@ -122,6 +122,6 @@ class StepModel(Model):
             if get_origin(part) is Step:
                 return Iterator[get_args(part)[0]]  # type: ignore[misc]
         raise ConfigError(
-            f"model {name!r}: step() must say what a response is: annotate it"
+            f"model {name!r}: step() must declare the type of a response: annotate it"
             " -> list[wherry.Step[str]], or whatever type it is"
         )

@@ -8,7 +8,7 @@ By what the model's code takes and returns:
 The type system makes T of list[T] by position, and cannot keep the names meanwhile: of columns the
 types by name are checked and the names are not. What may be passed in other types than the code
 takes is checked less: arrays not at all, images, audio and files in columns only for what they may
-be. docs/decisions/0068-typed-calls.md says what else was tried. Nothing here runs.
+be. What else was tried: docs/decisions/0068-typed-calls.md. Nothing here runs.
 """
 
 from __future__ import annotations

@@ -20,16 +20,16 @@ State = Literal["asleep", "waking", "ready", "stopping"]
 #: Sets of models that may make room are compared exactly up to this number, then every second one.
 MOST_SETS = 512
 
-#: A swap costs so many seconds more than it takes: else quick models would be swapped at any time.
+#: Seconds added to what a swap takes: else quick models would be swapped at any time.
 SWAP_OVERHEAD = 2.0
-#: A turn goes on with an empty queue if at least so many requests are expected before its end.
+#: A turn goes on with an empty queue if at least this many requests are expected before its end.
 EXPECTED = 3
 #: The most that a load may take of what is left of the one beside which it runs.
 BESIDE = 0.25
-#: So often what is left of that one must fit into the seconds until the next request of those who
-#: sleep for it.
+#: What is left of that one, times this, must fit into the seconds until the next request of the
+#: models that sleep for it.
 UNUSED = 10.0
-#: Seconds within which callers who send again with each answer are back.
+#: Seconds within which callers in a loop send again after an answer.
 BACK = 0.02
 #: Seconds after which a request counts 1/e in the rate of them.
 RATE_WINDOW = 60.0
@@ -62,7 +62,7 @@ class ModelView(msgspec.Struct, frozen=True):
     name: str
     #: Bytes that it takes on the device unless it is asleep.
     footprint: int
-    #: "waking", "ready" and "stopping" (told to sleep, or unloading) hold the footprint.
+    #: "waking", "ready" and "stopping" (going to sleep, or unloading) hold the footprint.
     state: State
     wake_seconds: float
     #: Without the end of what runs.
@@ -107,7 +107,7 @@ class ModelView(msgspec.Struct, frozen=True):
         if self.state == "waking":
             return max(now, self.awake_since + self.wake_seconds) + self.swap_seconds
         end = self.awake_since + self.swap_seconds
-        if not self.queued:  # until so many requests, a `next_use` apart, would end after it
+        if not self.queued:  # until EXPECTED requests, a `next_use` apart, would end after it
             gap = 1 / self.arrival_rate if self.arrival_rate else inf
             last = now - self.last_arrival
             early = min(end - EXPECTED * gap, (end + EXPECTED * last) / (1 + EXPECTED))
@@ -164,7 +164,7 @@ class DeviceTurns:
                 self._leaving.remove(model.name)
                 self._line.pop(model.name, None)
                 decision.wake.append(model.name)
-                decision.why[model.name] = "takes requests again: nobody waits for its room"
+                decision.why[model.name] = "takes requests again: no model waits for its room"
                 room.spare -= model.footprint
         return decision
 
@@ -285,8 +285,8 @@ class _Room:
         )
 
     def may_wake_beside(self, model: ModelView, victims: Iterable[ModelView]) -> bool:
-        """Whether its load is short enough to run beside the one that is under way, and only those
-        sleep for it whom nobody will ask for long."""
+        """Whether its load is short enough to run beside the one that is under way, and makes only
+        models sleep that will get no request for long."""
         short = model.wake_seconds > 0 and model.swap_seconds <= BESIDE * self.left
         return short and all(victim.next_use > UNUSED * self.left for victim in victims)
 

@@ -1,7 +1,7 @@
 """Which models of a runtime are loaded now, where not all of them fit on their device?
 
 A model that sleeps is ready to its callers: its requests wait in its queue, and the first of them
-wakes it. Who sleeps for whom, and when, is decided by `DeviceTurns`; here it is done.
+wakes it. `DeviceTurns` decides which model sleeps for which, and when; here it is done.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("wherry")
 GPU_SHARE: Final = 0.9
 #: Seconds between two looks while a model waits for room, and else.
 OFTEN, SELDOM = 0.02, 1.0
-#: Seconds for which those are waited for who were told when to come back.
+#: Seconds for which refused callers are expected, from the time at which they can retry.
 COME_BACK: Final = 5.0
 #: Seconds after which a model that could not be loaded is tried again, and the most of them.
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0
@@ -104,10 +104,9 @@ class Resident:
         #: When it became ready, or began to wake.
         self.awake_since = 0.0
         self.swaps = SwapTimes()
-        #: Those who wait for it to be awake without a request.
+        #: Callers that wait for it to be awake without a request.
         self.waiters = 0
-        #: When it could be ready at the soonest, and until when those are expected who could not
-        #: wait for that.
+        #: When it could be ready at the soonest, and until when refused callers are expected back.
         self.ready_at = self.expected_until = 0.0
         #: Since when requests wait for it.
         self.waits_since: float | None = None
@@ -116,7 +115,7 @@ class Resident:
         #: Another one wakes at the same time: what the device holds more is not its own alone.
         self.wakes_beside = False
         #: It could not be loaded beside others: it is tried once more with nothing beside it.
-        self.wants_all = False
+        self.takes_all = False
         self.activity = Activity(now)
         #: Bytes of its device that it keeps while its weights are in host memory.
         self.kept = 0
@@ -127,7 +126,7 @@ class Resident:
         known = self.memory.known
         if self.always:
             return known
-        return most if self.wants_all or not known else max(self.memory.declared, min(known, most))
+        return most if self.takes_all or not known else max(self.memory.declared, min(known, most))
 
     @property
     def wake_seconds(self) -> float:
@@ -333,7 +332,7 @@ class Residency:
         with self._changed:
             now = self._clock()
             error = resident.refusal(request, now)
-            if error is not None:  # for those who come back
+            if error is not None:  # for callers that come back
                 resident.expected_until = max(
                     resident.expected_until, resident.ready_at + COME_BACK
                 )
@@ -389,7 +388,7 @@ class Residency:
                 self._refuse(one, LoadFailed(text))
 
     def _rest(self, here: Iterable[Resident], now: float) -> None:
-        """Look what those that are awake take, and let those sleep quietly whom nobody asks."""
+        """Measure what awake models take; those without a request go back to sleep quietly."""
         for one in here:
             if one.state == "ready":
                 one.measure(0)
@@ -450,7 +449,7 @@ class Residency:
             self._could_not_wake(resident, failed)
             return
         resident.swaps.woke(self._clock() - began, by_copy=by_copy)
-        resident.failures, resident.wants_all = LoadFailures(), False
+        resident.failures, resident.takes_all = LoadFailures(), False
         in_worker = any(one.worker is not None for one in resident.runner.instances)
         is_apart = in_worker and resident.device == "cpu"
         rise = (
@@ -463,20 +462,20 @@ class Residency:
 
     def _could_not_wake(self, resident: Resident, error: WherryError) -> None:
         """Once more with nothing beside it, if memory was short or its worker died; else its
-        callers are told, and it is tried again later."""
+        callers get the error, and it is tried again later."""
         resident.runner.fall_asleep()
         resident.kept = 0
         cause = error.__cause__ or error
         lacks = out_of_memory(cause) or shortage(cause) or isinstance(cause, WorkerDied)
-        if lacks and not resident.wants_all and not resident.runner.life.closing:
-            resident.wants_all = True
+        if lacks and not resident.takes_all and not resident.runner.life.closing:
+            resident.takes_all = True
             log.warning("model could not wake, making room", extra=_fields(resident, "why", error))
         else:
             self._refuse(resident, error)
         self._became(resident, "asleep")
 
     def _refuse(self, resident: Resident, error: WherryError) -> None:
-        resident.wants_all = False
+        resident.takes_all = False
         delay = resident.failures.failed(error, self._clock())
         resident.waits_since = None
         resident.runner.cannot_wake(error, delay)

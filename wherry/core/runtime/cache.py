@@ -240,7 +240,7 @@ def _copied_column(column: Column) -> Column:
 
 
 def _size(answer: InferResponse) -> int | None:
-    """About how many bytes it holds; None if that cannot be told."""
+    """About how many bytes it holds; None if that is unknown."""
     try:
         return ENTRY_BYTES + sum([_bytes_of(column) for column in answer.outputs.values()])
     except TypeError:

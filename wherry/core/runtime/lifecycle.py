@@ -60,9 +60,9 @@ class _Version(Generic[H]):
 
 
 class Announced:
-    """Names of which a load is to come or under way: their callers are told to come back.
+    """Names of models that will be loaded or are loading: their callers are answered to retry.
 
-    An ensemble's load needs its members, too: they are under load with it.
+    An ensemble's load needs its members, too: they count as loading with it.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Lifecycle(Generic[H]):
         return replaced
 
     def dropped(self, handles: Sequence[H]) -> None:
-        """These have not become ready, and are closed; of the others nothing is said."""
+        """These have not become ready, and are closed. Other handles are ignored."""
         for handle in handles:
             one = self._version(handle.name, handle.version)
             if handle in one.loading:
@@ -148,8 +148,8 @@ class Lifecycle(Generic[H]):
             self._tidy(handle.name, handle.version)
 
     def failed(self, name: str, versions: Iterable[str], why: str, *, known: bool = True) -> None:
-        """These versions, or none, could not be loaded. If the model is `known`, its callers are
-        told that it exists."""
+        """These versions, or none, could not be loaded. If the model is `known`, its callers learn
+        that it exists."""
         if known:
             self._known.add(name)
         for version in versions:
@@ -176,7 +176,7 @@ class Lifecycle(Generic[H]):
         return chosen
 
     def freed(self, handle: H) -> None:
-        """A retiring handle holds nothing any more. Of others this says nothing."""
+        """A retiring handle holds nothing any more. Other handles are ignored."""
         one = self._version(handle.name, handle.version)
         if handle in one.retiring:
             one.retiring.remove(handle)

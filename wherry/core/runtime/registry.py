@@ -1,7 +1,7 @@
 """How are loaded models started, published, retired and closed?
 
 The Registry owns the runtime's Lifecycle and its lock. It starts, drains and closes the runners of
-the models, and tells the Lifecycle. It never holds the lock while it calls a runner.
+the models, and updates the Lifecycle. It never holds the lock while it calls a runner.
 """
 
 from __future__ import annotations
@@ -105,9 +105,8 @@ class Registry:
             return bool(life.announced.names() or life.being_loaded())
 
     def unable(self) -> dict[str, str]:
-        """Reasons, by model, for which models that are to be loaded now cannot answer: not those
-        that could not be loaded when they were asked for, by which callers could take the server
-        out of service for all others."""
+        """By model: why one that should be loaded now cannot answer. Not models that failed to load
+        on a request: callers could take the server out of service for all others."""
         return {
             one.name: reason
             for one in self.models()
@@ -118,11 +117,11 @@ class Registry:
     def load_report(self) -> LoadReport:
         return self._meter.read(self.models(), self._clock())
 
-    # The lifecycle, for what is told of or asked under one lock
+    # The lifecycle, for several reads and writes under one lock
 
     @contextmanager
     def locked(self) -> Iterator[Lifecycle[LoadedModel]]:
-        """Hold the lock, to tell or ask the lifecycle something. The body must not block."""
+        """Hold the lock, to read or change the lifecycle. The body must not block."""
         with self._changed:
             try:
                 yield self._life
@@ -134,7 +133,7 @@ class Registry:
 
     @contextmanager
     def quietly(self) -> Iterator[Lifecycle[LoadedModel]]:
-        """Hold the lock, to ask the lifecycle something that changes nothing."""
+        """Hold the lock, only to read the lifecycle."""
         with self._changed:
             yield self._life
 
@@ -152,7 +151,7 @@ class Registry:
         replaced: Callable[[LoadedModel], None],
     ) -> None:
         """Load models side by side and publish them; call `on_ready(model, seconds)` for each.
-        Versions that they replace are given to `replaced`, which must retire them."""
+        Versions that they replace are passed to `replaced`, which must retire them."""
         self.refuse_a_copy()
         _check_names(made)
         started = self._clock()

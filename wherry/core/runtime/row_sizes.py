@@ -1,7 +1,7 @@
 """How large is the largest row of a request, and with which others may it share a batch?
 
-Its size is what the model's `cost()` says or, without one, the length of its texts. The batcher
-puts rows of similar size together: of `cost()` in any case, of lengths if that is seen to pay.
+Its size is what the model's `cost()` returns or, without one, the length of its texts. The batcher
+puts rows of similar size together: by `cost()` in any case, by length if that is seen to pay.
 """
 
 from __future__ import annotations

@@ -80,13 +80,13 @@ class Runtime:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
-        #: The ModelControl that loads into it, if any: for models that ask for others to be loaded.
+        #: The ModelControl that loads into it, if any: for models that load other models.
         self.control: Any = None
         self.cache = cache_of(cache_bytes, cache_config, clock)
         self.residency = Residency(device_memory or {}, clock)
         # What is loaded, loads or will be.
         self.registry = Registry(self, clock, residency=self.residency)
-        #: What models share of which there is only so much.
+        #: Limited amounts that models share.
         self.resources = Resources(resources, clock)
         self._timer = Timer(clock)
         self._pipeline_thread = LoopThread("wherry-pipelines")
@@ -146,8 +146,8 @@ class Runtime:
         replaced: Callable[[LoadedModel], None] | None = None,
         **overrides: Unpack[ModelSettings],
     ) -> list[LoadedModel]:
-        """Load several models side by side; `on_ready(model, seconds)` tells of each. What they
-        take the place of is retired here, or given to `replaced`, which must see to that."""
+        """Load several models side by side; `on_ready(model, seconds)` is called for each. What
+        they replace is retired here, or passed to `replaced`, which must retire it."""
         self.registry.refuse_a_copy()
         made = [self.builder.build(model, overrides) for model in models]
         self.registry.load(made, on_ready, replaced or self.registry.retire)
@@ -166,7 +166,7 @@ class Runtime:
 
     def expect(self, names: Iterable[str]) -> None:
         """A model of each of these names will be loaded ("*": it is not known yet which): until
-        `expect_no_more` its callers are told to come back."""
+        `expect_no_more` its callers get a 503 with a time to retry."""
         with self.registry.locked() as life:
             life.announced.expect(names)
 

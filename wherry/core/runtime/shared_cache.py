@@ -2,7 +2,7 @@
 
 An entry is found by the model's name, version, files and configuration and by the request, so that
 another model never answers for this one. The store comes from a package (the entry point group
-`wherry.caches`) and is asked in threads of this cache's own. One that fails or is slow counts as a
+`wherry.caches`) and is called in threads of this cache's own. One that fails or is slow counts as a
 miss, and is left alone for a moment. What can write to it can answer for the models, and can do no
 more: what is read makes arrays, strings and numbers.
 """
@@ -29,7 +29,7 @@ from wherry.core.workers.encoding import UNSENDABLE, Garbage, packed, unpacked
 log = logging.getLogger("wherry")
 
 PREFIX: Final = b"wherry:answer:"
-#: Seconds for which a store is not asked after it has failed.
+#: Seconds for which a store is not called after it has failed.
 PAUSE: Final = 1.0
 THREADS: Final = 8
 
@@ -65,8 +65,8 @@ class SharedCache:
         self._again_at = 0.0
 
     def start(self) -> None:
-        """Ask the store whether it is there: if not, the log says so. ConfigError if it does not
-        let us in. Blocks, as long as the store does."""
+        """Ping the store; log a warning if it does not answer. ConfigError if it denies access.
+        Blocks, as long as the store does."""
         try:
             self._store.ping()
         except ConfigError:
@@ -79,7 +79,7 @@ class SharedCache:
             return copy.copy(self._counted)
 
     def of(self, name: str, version: str, model: Model) -> ModelCache:
-        """The part of one loaded model. Only what files and configuration say is shared."""
+        """The part of one loaded model. Shared only if files and configuration determine it."""
         known = model.cache_identity()
         if known is None:
             return ModelCache(self, secrets.token_bytes(16))
@@ -127,7 +127,7 @@ class SharedCache:
         self._store.close()
 
     def _call_backend(self, call: Callable[[], Any]) -> Any:
-        """What the store says; None if it fails, or has failed just now."""
+        """What the store returns; None if it fails, or has failed just now."""
         if self._clock() < self._again_at:
             return None
         try:

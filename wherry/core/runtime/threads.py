@@ -1,7 +1,6 @@
 """How is a blocking call run beside the calling thread or event loop, and waited for?
 
-All threads are daemons: a model that never finishes loading must not keep a program alive that was
-told to stop.
+All threads are daemons: a model that never finishes loading must not keep a stopped program alive.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 THREAD_INTERVAL: Final = 0.05
-"""Seconds after which a system that had no thread is asked again."""
+"""Seconds after which a thread that could not be started is tried again."""
 
 
 class ThreadGroup:
@@ -33,7 +32,7 @@ class ThreadGroup:
             self._threads = [*(t for t in self._threads if t.is_alive()), thread]
 
     def join(self, left: Callable[[], float]) -> None:
-        """Wait for those that were started; `left()` says for how many seconds more."""
+        """Wait for those that were started, for as many more seconds as `left()` returns."""
         with self._lock:
             threads = list(self._threads)
         for thread in threads:
@@ -118,9 +117,9 @@ def side_by_side(call: Callable[[T], None], things: Iterable[T], most: int, name
 
 
 def in_thread(call: Callable[[], T], name: str, *, start_timeout: float = 0.0) -> asyncio.Future[T]:
-    """Run a blocking call in a thread of its own; the running event loop may await what it gives.
-    If the future is cancelled the thread goes on. RuntimeError if the system gives no thread; with
-    `start_timeout` (seconds) it is asked again, as others end; then the future has the error.
+    """Run a blocking call in a thread of its own; the running event loop can await its result.
+    If the future is cancelled the thread goes on. RuntimeError if no thread can be started; with
+    `start_timeout` (seconds) it is retried, as others end; then the future has the error.
     """
     loop = asyncio.get_running_loop()
     gives_up_at = loop.time() + start_timeout

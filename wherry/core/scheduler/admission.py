@@ -23,7 +23,7 @@ class QueueAdmission:
     """For one model that runs batches. Pure; the dispatcher's lock is held.
 
     While less than `MIN_QUEUED_BEFORE_REFUSAL` requests are queued, only deadlines matter:
-    `refusal` need not be asked about other requests, and `give_up` gives up none.
+    `refusal` need not be called for other requests, and `give_up` gives up none.
     """
 
     def __init__(self, config: ModelConfig, scheduler: Scheduler) -> None:
@@ -66,8 +66,7 @@ class QueueAdmission:
         return QueueFull(name, queued, wait)
 
     def late(self, request: InferRequest, now: float) -> WherryError:
-        """Why a request fails that the scheduler has given up: its own timeout is over, or that of
-        the queue."""
+        """Why a request has expired in the queue: its own timeout is over, or the queue's."""
         waited = now - request.enqueued_at
         if request.deadline is not None and now >= request.deadline:
             return late(self._config.name, waited)

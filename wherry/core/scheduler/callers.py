@@ -1,8 +1,8 @@
 """How many callers are in a loop, how soon do they send again after an answer, and in which steady
 rhythm of batches are they answered soonest?
 
-In a rhythm each instance runs a batch of so many requests in each period, which is a wait and the
-batch's time. Pure.
+In a rhythm each instance runs a batch of equal size in each period, which is a wait and the batch's
+time. Pure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUARTILES_APART = 1.35
 #: Factor of the variance, known from few periods, that is taken for strangers.
 CAUTION = 2
 #: Arrivals that the mean gap is of. After `SURELY` of them the gap before a burst counts as `PAUSE`
-#: times the mean for each arrival of the last burst at most: a pause of hours says nothing of the
+#: times the mean for each arrival of the last burst at most: a pause of hours does not show the
 #: rate, and callers that are answered together come together.
 GAPS, SURELY, PAUSE = 512, 32, 16.0
 #: Seconds that it counts as at most if all have come at once so far.
@@ -194,7 +194,7 @@ def _steady(peaks: Sequence[int] | deque[int]) -> int:
 
 #: A rhythm that answers sooner by a smaller share than this is not better: it may be noise.
 CLEARLY = 0.02
-#: On several instances batches start so many times as far apart as they must for one instance to
+#: On several instances batches start this many times as far apart as they must for one instance to
 #: be free for each, ...
 APART = 1.2
 #: ... up to this load: beyond, batches would grow, and that distance with them.
@@ -205,15 +205,15 @@ class Rhythm(NamedTuple):
     """What a batch waits for, and what comes of it."""
 
     requests: float
-    #: Seconds after an end that a batch waits for so many, at most; 0: it waits for none.
+    #: The most seconds after an end that a batch waits for them; 0: it waits for none.
     wait: float
     answer: float
 
 
 class CallerLoop:
-    """So many `callers` in a loop, more than instances.
+    """A number of `callers` in a loop, more than instances.
 
-    `seconds` tells the time of a batch of so many requests, of which `most` fit in one.
+    `seconds` returns the time of a batch by its number of requests, of which `most` fit in one.
     """
 
     def __init__(

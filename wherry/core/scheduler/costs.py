@@ -1,6 +1,6 @@
 """Which queued requests share a batch, if its rows are padded to the longest?
 
-A row has a size: what a model's `cost()` says of it (tokens, pixels), or the length of its texts.
+A row has a size: what a model's `cost()` returns (tokens, pixels), or the length of its texts.
 `cost()` is believed. The length of texts counts only while batches are seen to take as long as
 their longest text makes them. Pure.
 """
@@ -22,11 +22,11 @@ from wherry.core.values.request import InferRequest
 MEMORY = 128
 #: Batches after which the parts are worked out anew, ...
 EACH = 16
-#: ... and its rounds, each from the last result: what the batches do not tell apart stays.
+#: ... and its rounds, each from the last result: parts that the batches cannot separate stay.
 ROUNDS = 8
 
 #: A part by rows or by the size alone explains this share of what it could: the rest of what the
-#: batches do not tell apart goes to the work, in time.
+#: batches cannot separate goes to the work, in time.
 LESS = 0.98
 
 
@@ -34,8 +34,8 @@ class PaddedSeconds:
     """Fits seconds = each + by_row * rows + by_size * longest + by_work * rows * longest.
 
     No part is below 0. Least squares over the latest batches, weighted as their noise is in
-    proportion to their seconds. Where rows and sizes have not differed enough to tell parts
-    apart, all is taken to go by the work.
+    proportion to their seconds. Where rows and sizes have not differed enough to separate the
+    parts, all is attributed to the work.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ WORTH = 1.1
 TRIED_EACH, TRIED_RARELY = 4, 128
 #: While they matter, this share of the time is spent on batches that are formed as if they did not.
 SPENT, SPENT_IN_DOUBT = 0.01, 0.1
-#: Batches of which at least this part is padding say whether it costs time.
+#: Batches of which at least this part is padding show whether it costs time.
 PADDED = 0.25
 
 
@@ -130,7 +130,7 @@ class RowCosts:
         return self.per_row != 1.0 if self._test is None else self._test.believed
 
     def explain(self) -> dict[str, Any]:
-        """For people: what the sizes of rows are ("cost": what cost() says), whether rows of
+        """For people: what the sizes of rows are ("cost": what cost() returns), whether rows of
         similar size share batches, the power of the longest size with which the seconds of a batch
         grow, and how many batches were formed by size to see that."""
         test = self._test
@@ -233,8 +233,8 @@ class RowCosts:
         return True
 
     def _checks(self, seconds: float) -> bool:
-        """Whether a batch in order may take so many seconds more, so that it shows what padding
-        costs now."""
+        """Whether a batch in order of arrival may take `seconds` more, to show what padding costs
+        now."""
         if self._test is None:
             return False
         if seconds > (SPENT_IN_DOUBT if self._test.doubted else SPENT) * self._since:

@@ -53,7 +53,7 @@ class Decisions:
     def __init__(self) -> None:
         #: Some more than are shown: of the oldest ones the beginning may be lost.
         self.events: deque[_Left | _Ended] = deque(maxlen=2 * REMEMBERED + 32)
-        #: By instance: since when it is free and is given nothing, for what, for how many of them.
+        #: By instance: since when it is free and gets nothing, for what, for how many of them.
         self.holds: dict[int, _Hold] = {}
         #: By what for: how long batches were held although an instance was free.
         self.held_seconds = dict.fromkeys(HELD_FOR, 0.0)
@@ -84,7 +84,7 @@ class Decisions:
             first = running.get(key)
             if first is None:
                 continue
-            # An instance runs its batches in order; equal ones are told of together.
+            # An instance runs its batches in order; equal ones are reported together.
             alike = [
                 other
                 for other, one in running.items()

@@ -105,8 +105,8 @@ class Batcher(Scheduler):
         return lane.oldest_at, self.forecast.batch_seconds(rows)
 
     def _is_full(self, lane: Lane) -> bool:
-        """Does a lane hold a batch that may be given ahead? A request with which a worker has died
-        is alone with the next one."""
+        """Does a lane hold a batch that can be sent ahead? A request with which a worker has died
+        runs alone."""
         return lane.rows >= self.max_batch_size and not lane.head.attempts
 
     def limit_rows(self, rows: int) -> None:

@@ -40,7 +40,7 @@ class Forecast:
         reason: str,
         instance: int,
     ) -> None:
-        """A batch is given to an instance; the arguments are those of a `Decision`."""
+        """A batch is assigned to an instance; the arguments are those of a `Decision`."""
         self.busy += 1
         self.running_rows += rows
         decisions = self.decisions
@@ -70,7 +70,7 @@ class Forecast:
         self.decisions.events.append((id(requests[0]), seconds, expected, batches))
 
     def learn(self, work: float, seconds: float) -> float | None:
-        """Returns what so much work was known to take."""
+        """Returns what this work was expected to take."""
         if seconds <= 0:  # a coarse clock has not moved
             return None
         self.turns.ended(seconds)

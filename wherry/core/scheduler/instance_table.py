@@ -1,4 +1,4 @@
-"""Which instances of a model are up, which batches has each, and who waits for one?"""
+"""Which instances of a model are up, which batches has each, and which callers wait for one?"""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from wherry.core.values.execution import Execution
 from wherry.core.values.load import Load
 from wherry.core.values.request import Batch, InferRequest
 
-#: A batch is given ahead while those before it are predicted to run for less than this in all:
+#: A batch is sent ahead while those before it are predicted to run for less than this in all:
 #: about what one batch takes on its way to a worker and back.
 SHORT_SECONDS = 300e-6
-#: Before the end that is predicted for a longer one, the next is given so much earlier: what it
-#: takes to wake a thread, and to be read by the worker, on a busy machine.
+#: The next is sent this long before the predicted end of a longer one: what it takes to wake a
+#: thread, and to be read by the worker, on a busy machine.
 LEAD_SECONDS = 1e-3
 MOST_AHEAD = 8
 #: By how much of the difference the prediction falls with a batch that was shorter.
@@ -31,8 +31,8 @@ class BatchSlot:
 
     #: May one row `run_in_caller` while it is idle?
     runs_in_caller = False
-    #: May it be given batches while it runs others, and before the callers of the last ones are
-    #: told?
+    #: Does it take batches while it runs others, and before the callers of the last ones are
+    #: answered?
     takes_ahead = False
 
     name: str
@@ -42,11 +42,11 @@ class BatchSlot:
     busy_since: float | None
 
     def __init__(self) -> None:
-        #: The batches that it was given and that have not ended, the oldest first.
+        #: The batches that it has got and that have not ended, the oldest first.
         self.batches: list[Batch] = []
-        #: When a batch has ended last, and whether its callers are still being told.
+        #: When a batch has ended last, and whether its callers are still being answered.
         self.ended_at = -inf
-        self.is_telling = False
+        self.is_answering = False
         #: Whether it gets no batch any more, and stops when it has ended what it has.
         self.is_let_go = False
 
@@ -75,10 +75,10 @@ class Ahead:
     """How many batches may an instance have at once? By the longest of the last full ones.
 
     A worker with one batch sleeps between its answer and the next batch. With several it goes on at
-    once, and several answers are read at one wake-up. In return a batch that is given ahead has
-    lost its choice: nothing joins it, nothing more urgent comes before it, and no other instance
-    takes it. So this is for batches that cannot grow, and only while those before them are surely
-    short, or about to end.
+    once, and several answers are read at one wake-up. In return a batch that is sent ahead is
+    fixed: nothing joins it, nothing more urgent comes before it, and no other instance takes it.
+    So this is for batches that cannot grow, and only while those before them are surely short, or
+    about to end.
     """
 
     def __init__(self) -> None:
@@ -96,17 +96,17 @@ class Ahead:
         self.most = ceil(SHORT_SECONDS / seconds) if is_long else MOST_AHEAD
 
     def second_at(self, busy_since: float) -> float:
-        """When an instance that runs one batch since then may be given the next."""
+        """When an instance that runs one batch since then can get the next."""
         return busy_since + self.seconds - LEAD_SECONDS
 
     def forget(self) -> None:
-        """A worker has died: nothing is given ahead until a batch has run again."""
+        """A worker has died: nothing is sent ahead until a batch has run again."""
         self.seconds, self.most = inf, 1
 
 
 class InstanceTable(Generic[SlotT]):
     def __init__(self) -> None:
-        #: All of them, and those that may be given a batch or a row.
+        #: All of them, and those that can take a batch or a row.
         self.up: list[SlotT] = []
         self.idle: list[SlotT] = []
         self.ahead = Ahead()
@@ -136,13 +136,13 @@ class InstanceTable(Generic[SlotT]):
         return list(dict.fromkeys((*runs, *instance.open_requests))), ahead
 
     def has_room(self) -> bool:
-        """Could an instance be given a batch, if there is one?"""
+        """Could an instance take a batch now?"""
         most = self.ahead.most
         return bool(self.idle) or (most > 1 and self.least_busy(most) is not None)
 
     def least_busy(self, most: int) -> SlotT | None:
-        """The instance that runs the fewest batches, if it may be given another one ahead and has
-        less than `most`."""
+        """The instance that runs the fewest batches, if it takes another one ahead and has fewer
+        than `most`."""
         best = None
         for instance in self.up:
             batches = instance.batches
@@ -183,7 +183,7 @@ class InstanceTable(Generic[SlotT]):
 
     def is_quiet(self) -> bool:
         return all(
-            i.busy_since is None and not i.is_telling and not i.open_requests for i in self.up
+            i.busy_since is None and not i.is_answering and not i.open_requests for i in self.up
         )
 
     def running(self) -> list[tuple[str, int, float]]:
@@ -249,7 +249,7 @@ class CallerLine(Generic[SlotT]):
 
     When an instance is free, it becomes idle, and the first caller is woken to take it. Until that
     thread runs, another one may take the instance: one that calls again and again does not wait for
-    a switch of threads at each call. A caller that has come too late is given the next instance.
+    a switch of threads at each call. A caller that has come too late gets the next instance.
 
     Pure: it takes instances out of `idle`, and adds the callers that are to look to `wake`. One may
     be woken again before it has looked: a thread that was to wake it may have been interrupted.
@@ -278,8 +278,8 @@ class CallerLine(Generic[SlotT]):
         return True
 
     def look(self, waiter: Waiter[SlotT], now: float) -> list[Waiter[SlotT]]:
-        """Let a caller that was woken take an idle instance, if it waits still. Returns whom to
-        wake next."""
+        """Let a woken caller take an idle instance, if it still waits. Returns the callers to wake
+        next."""
         if waiter.is_over:
             return []
         if not self._idle:
@@ -290,8 +290,8 @@ class CallerLine(Generic[SlotT]):
         return self._remove_first()
 
     def leave(self, waiter: Waiter[SlotT]) -> list[Waiter[SlotT]]:
-        """Remove a caller whose wait was interrupted, if it waits still. Returns whom to wake: it
-        may not have woken the one that it was about to wake."""
+        """Remove a caller whose wait was interrupted, if it still waits. Returns the callers to
+        wake: it may not have woken the one that it was about to wake."""
         if not waiter.is_over:
             self._was_late = self._was_late and waiter is not self.waiting[0]
             self.waiting.remove(waiter)

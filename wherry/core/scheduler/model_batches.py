@@ -35,7 +35,7 @@ WaiterT = TypeVar("WaiterT", bound=Waiter[Any])
 class Acts(msgspec.Struct, Generic[SlotT]):
     """What is to be done after an event, once no lock is held."""
 
-    #: Instances, and the batches that each is to be given by one call.
+    #: Instances, and the batches that one call passes to each.
     give: list[tuple[SlotT, list[Batch]]] = []
     fail: list[tuple[InferRequest, WherryError]] = []
     stop: list[SlotT] = []
@@ -45,7 +45,7 @@ class Acts(msgspec.Struct, Generic[SlotT]):
     overdue: list[tuple[SlotT, Batch]] = []
     #: When `tick` is due besides the moments named before; inf: at no other one.
     wake_at: float = inf
-    #: Requests refused or given up because their answers would be late.
+    #: Requests refused or dropped because their answers would be late.
     predicted_late: int = 0
 
 
@@ -60,7 +60,7 @@ class ModelBatches(Generic[SlotT]):
         self._share = share
         self._admission = QueueAdmission(config, scheduler)
         self.table: InstanceTable[SlotT] = InstanceTable()
-        #: Callers with a single row, who wait while no request is queued.
+        #: Callers with a single row, which wait while no request is queued.
         size = 0 if share is not None else line_size(config)
         self.line = CallerLine(size, self.table.idle)
         #: When `tick` will be called, latest first.
@@ -142,7 +142,7 @@ class ModelBatches(Generic[SlotT]):
         return self._scheduler.clear(), acts
 
     def hold(self, held: bool) -> Acts[SlotT]:
-        """Instances are given nothing more, or from the next event on what waits."""
+        """Held: instances get nothing more. Not held: they get what waits from the next event."""
         self.is_held = held
         acts: Acts[SlotT] = Acts()
         self.line.send_away(acts.wake)
@@ -160,8 +160,9 @@ class ModelBatches(Generic[SlotT]):
     # Batches
 
     def ended(self, instance: SlotT, runs: Sequence[BatchRun], now: float) -> Acts[SlotT]:
-        """Batches of this instance have ended, all that were told of at once, and their callers are
-        about to be told: `answered` must follow. Those that had ended before count no more."""
+        """Batches of this instance have ended, all that were reported at once, and their callers
+        are about to be answered: `answered` must follow. Batches that it no longer has are skipped.
+        """
         scheduler, share, batches = self._scheduler, self._share, instance.batches
         # They have taken equal parts of the time since the ones before them.
         started, before = runs[0].started, instance.ended_at
@@ -172,12 +173,12 @@ class ModelBatches(Generic[SlotT]):
         alike: list[InferRequest] = []
         for run in runs:
             batch, execution = run.batch, run.execution
-            if execution.out_of_memory_rows > 1:  # half of them ran, or will say the same
+            if execution.out_of_memory_rows > 1:  # half of them ran, or will report the same
                 scheduler.limit_rows(execution.out_of_memory_rows // 2)
             if batch not in batches:
                 continue
             if batch is batches[0]:
-                instance.busy_since = now  # to tell the callers is progress, too
+                instance.busy_since = now  # to answer the callers is progress, too
             batches.remove(batch)
             whole = len(execution.executed_rows) == 1
             if whole and batch.rows == first_rows:
@@ -194,18 +195,18 @@ class ModelBatches(Generic[SlotT]):
             if nearly_full and instance.takes_ahead and share is None:
                 self.table.ahead.ran(longest_ns * 1e-9)
         acts: Acts[SlotT] = Acts()
-        instance.is_telling = True
+        instance.is_answering = True
         if instance.takes_ahead:
             self._follow(acts, instance, now)
         elif share is not None:
-            share.may_run(scheduler, now)  # the next, while the callers are told
+            share.may_run(scheduler, now)  # the next, while the callers are answered
         return acts
 
     def answered(self, instance: SlotT, now: float) -> Acts[SlotT] | None:
-        """The callers of the batches that have ended were told. None: there is nothing to do."""
-        was_telling, instance.is_telling = instance.is_telling, False
-        if was_telling and instance.takes_ahead:
-            return None  # it was given more before
+        """The callers of the batches that have ended are answered. None: there is nothing to do."""
+        was_answering, instance.is_answering = instance.is_answering, False
+        if was_answering and instance.takes_ahead:
+            return None  # it got more before
         acts: Acts[SlotT] = Acts()
         self._follow(acts, instance, now)
         return acts
@@ -272,8 +273,7 @@ class ModelBatches(Generic[SlotT]):
         return Acts(wake=self.line.look(waiter, now))
 
     def caller_left(self, waiter: Waiter[SlotT]) -> Acts[SlotT]:
-        """The wait of a caller was interrupted. If it was given an instance, `caller_ran` must
-        follow."""
+        """The wait of a caller was interrupted. If it has an instance, `caller_ran` must follow."""
         return Acts(wake=self.line.leave(waiter))
 
     def caller_ran(self, instance: SlotT, now: float, *, is_ready: bool) -> Acts[SlotT] | None:
@@ -376,7 +376,7 @@ class ModelBatches(Generic[SlotT]):
     # What runs next
 
     def _assign(self, acts: Acts[SlotT], now: float) -> None:
-        """Choose what the instances are given now, and when to look again."""
+        """Choose what the instances run now, and when to look again."""
         scheduler, share, unused, wake_at = self._scheduler, self._share, False, inf
         for instance in () if self.is_held else self.table.idle[::-1]:
             if share is not None and not share.may_run(scheduler, now):

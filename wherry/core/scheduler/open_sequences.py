@@ -28,7 +28,7 @@ class OpenSequence:
     slot: int = 0
     #: Its last request has come: only another START may follow.
     ended: bool = False
-    #: When it was last heard of, and since when its next step could run.
+    #: When it was last used, and since when its next step could run.
     touched_at: float = 0.0
     ready_since: float = 0.0
     running: InferRequest | None = None

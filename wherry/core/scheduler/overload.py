@@ -6,9 +6,10 @@ anything. What came in before anything was learnt is looked at again after each 
 first response), by the fastest of the last turns: one slow turn, as a first batch that compiles,
 lets no request be refused.
 
-The length of a stream says nothing of its first response. While requests wait, the time between two
-first responses is what the work of one took. So the rate of that work, learnt only while requests
-wait, tells how long the work ahead of a new one takes. Pure: time comes in as an argument.
+The length of a stream does not predict its first response. While requests wait, the time between
+two first responses is what the work of one took. So the rate of that work, learnt only while
+requests wait, predicts how long the work ahead of a new one takes. Pure: time comes in as an
+argument.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from wherry.core.values.errors import DeadlineExceeded, Overloaded
 #: after the timeout is of no use.
 SAFETY = 1.2
 #: A request without a timeout is never refused with fewer turns than this before it: `Runtime.map`
-#: asks as far ahead.
+#: sends as far ahead.
 MIN_QUEUED_BEFORE_REFUSAL = 8
 #: The fastest of this many turns is what a turn takes at least ...
 TURNS = 4
@@ -36,7 +37,7 @@ class TurnTimes:
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque(maxlen=TURNS)
-        #: A turn has taken so many seconds.
+        #: A turn has taken these seconds.
         self.ended = self._latest.append
 
     def within(self, longest: float) -> float:
@@ -80,7 +81,7 @@ def refusal(
 
 
 def too_slow(model: str, longest: float) -> Overloaded:
-    """Why a request is given up that waits already: the model has turned out so slow."""
+    """Why a queued request is refused after all: the model has turned out too slow."""
     return Overloaded(
         f"model {model!r}: this request would have to wait for longer than max_queue_wait"
         f" ({longest:g} s): the model is slower than was known when it came; retry later, give it a"

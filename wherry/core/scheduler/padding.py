@@ -20,7 +20,7 @@ SURE, DOUBTFUL = 5.0, 4.0
 LEAST = 0.15
 #: Usual deviations that a batch counts as out by at most (a stall is out by more).
 STALL = 3.0
-#: After so many of these without another one between them, the model or its device has changed.
+#: After this many of these without another one between them, the model or its device has changed.
 CHANGE = 3
 
 
@@ -127,7 +127,7 @@ class PaddingTest:
     def _decide(self) -> None:
         n, tt, mm, ll, mt, lt = self._sums
         if n < FEWEST or ll <= 1e-6 * n or tt <= 0:
-            return  # sizes that do not differ say nothing
+            return  # sizes that do not differ show nothing
         self.power, self.mean_power = lt / ll, mt / max(mm, 1e-9)
         least = 1e-6 * tt
         by_mean = max(least, tt - max(0.0, self.mean_power) * mt)

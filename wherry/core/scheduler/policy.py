@@ -1,4 +1,4 @@
-"""What does the shell ask of a scheduler, and what can it be told?"""
+"""What does the dispatcher call on a scheduler?"""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from wherry.core.values.request import Batch, InferRequest
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """Give this batch to a free instance, and ask again."""
+    """Run this batch on a free instance, and call `next_action` again."""
 
     batch: Batch
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing to run yet; ask again at `until`, or when something happens."""
+    """Nothing to run yet; call again at `until`, or when something happens."""
 
     until: float
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """Nothing waits; ask again when a request arrives."""
+    """Nothing waits; call again when a request arrives."""
 
 
 Action = Dispatch | Wait | Idle
@@ -43,7 +43,7 @@ class QueueLength(Protocol):
 class Scheduler(Protocol):
     """Decides what runs next. Knows no clock, lock or thread: every call brings the time.
 
-    The caller holds one lock around every call. `next_action` is asked only while an instance
+    The caller holds one lock around every call. `next_action` is called only while an instance
     is free, after each arrival, each finished batch and each `Wait.until`.
 
     Instances have numbers: a sequence stays on the instance on which it has begun. What has a body
@@ -53,7 +53,7 @@ class Scheduler(Protocol):
     #: Requests are steps of sequences: each instance has its own, none is skipped unseen, and none
     #: is run a second time when its worker has died.
     runs_sequences: bool = False
-    #: May anything expire, so that `next_deadline` must be asked?
+    #: May anything expire, so that `next_deadline` must be called?
     may_expire: bool = False
     max_batch_size: int
     decisions: Decisions
@@ -86,8 +86,8 @@ class Scheduler(Protocol):
         """
 
     def reschedule(self, request: InferRequest, now: float) -> bool:
-        """Queue a request again that its model wants to run once more (iterative sequences), and
-        whose batch is about to be `finished`; False if that cannot be."""
+        """Queue a request again that its model reschedules (iterative sequences), and whose batch
+        is about to be `finished`; False if that cannot be."""
         return False
 
     def broken(self) -> Sequence[tuple[InferRequest, WherryError]]:

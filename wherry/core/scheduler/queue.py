@@ -373,8 +373,8 @@ class RequestQueue:
             lane.gone = 0
 
     def _tidy(self, lane: Lane) -> bool:
-        """Drop what has left from the heads. If nothing waits in the lane, say False and forget it,
-        unless it is the only one: then its next request is likely to come soon."""
+        """Drop what has left from the heads. If nothing waits in the lane, forget it (False) unless
+        it is the only one: then its next request is likely to come soon."""
         tenants = lane.tenants
         for tenant, requests in tuple(tenants.items()) if lane.gone else ():
             while requests and requests[0].queued is not lane:

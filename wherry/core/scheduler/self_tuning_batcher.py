@@ -1,7 +1,7 @@
 """When does a batch leave, and which requests are in it, if no delay or size is set?
 
 One objective: the least mean answer time of all callers, in the steady rhythm that a decision leads
-to. By what was learnt of the device (curve.py) and of the callers (callers.py) it says
+to. By what was learnt of the device (curve.py) and of the callers (callers.py) it decides
 
 1. whether a batch waits for callers that were just answered, for how many and how long
    (rhythm.CallerLoop): running together may save more than the wait costs,
@@ -31,7 +31,7 @@ from wherry.core.values.request import InferRequest
 PLANNED_EACH = 8
 #: A plan holds for a number of callers that differs by this share at most.
 OTHER_CALLERS = 0.1
-#: Strangers are run a turn at a time until so many times as much is there.
+#: Strangers are run a turn at a time until this many times as much waits.
 MANY_TURNS = 1.5
 #: A part that costs a row this share more or less, and half the noise, costs about the same.
 ABOUT = 0.05
@@ -74,7 +74,7 @@ class SelfTuningBatcher(Batcher):
         # ... and the seconds between two starts on several instances.
         self._turn_seconds = 0.0
         self._steps = 0
-        # A wait that was decided: until when, or until so many requests are there.
+        # A wait that was decided: until when, or until how many requests are there.
         self._hold_until = 0.0
         self._hold_requests = 0
 

@@ -48,15 +48,15 @@ class Active(Generic[SlotT]):
     joined_at: float
     #: Whether it is alone there, as a worker has died with it, until its first response.
     on_trial: bool
-    #: Its responses, counted by who carries out that it joins.
+    #: Its responses, counted by the code that carries out its join.
     count: ResponseCount = field(init=False)
     last_at: float | None = None
 
 
 @dataclass(slots=True)
 class StepActs(Generic[SlotT]):
-    """What is to be done after an event. Who leaves and joins, in this order, is told to its
-    instance before the next event; requests fail once no lock is held."""
+    """What is to be done after an event. The instance gets what leaves and joins, in this order,
+    before the next event; requests fail once no lock is held."""
 
     leave: Active[SlotT] | None = None
     join: list[Active[SlotT]] = field(default_factory=list)
@@ -67,8 +67,8 @@ class StepActs(Generic[SlotT]):
 
 
 class StepRequests(Generic[SlotT]):
-    """The queue and the active requests of one model, on each instance at most as many as
-    `most_on` says of its device."""
+    """The queue and the active requests of one model, on each instance at most `most_on` of its
+    device."""
 
     def __init__(self, config: ModelConfig, most_on: Callable[[Device], int]) -> None:
         self._config = config

@@ -1,7 +1,7 @@
 """How do the bytes of an audio file become samples, and samples bytes?
 
-With libsndfile (soundfile), for four formats that their first bytes tell. The length is checked
-before samples are decoded.
+With libsndfile (soundfile), for four formats, recognized by their first bytes. The length is
+checked before samples are decoded.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _unsound(name: str, error: Exception) -> InvalidRequest:
 
 
 def _audio_of(value: Any, spec: AudioSpec) -> Audio:
-    """The samples of a value with their rate. TypeError says what is wrong."""
+    """The samples of a value with their rate. TypeError with what is wrong."""
     if isinstance(value, np.ndarray) and spec.sample_rate is not None:
         value = Audio(value, spec.sample_rate)
     if not isinstance(value, Audio):

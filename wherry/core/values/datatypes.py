@@ -81,7 +81,7 @@ DATATYPES: dict[str, Datatype] = {datatype.name: datatype for datatype in _ALL}
 
 
 class Misfit(TypeError):
-    """Numbers are not of a datatype; says what they are, and what to do."""
+    """Numbers are not of a datatype. The text: what they are, and what to do."""
 
 
 def converted(array: npt.NDArray[Any], datatype: Datatype) -> npt.NDArray[Any]:
@@ -141,7 +141,7 @@ class TensorSpec:
     media: MediaSpec | None = None
     #: Of arrays that the code takes or returns as another library's than numpy: its name ("torch").
     library: str = ""
-    #: The row of those who leave it out, if that is a plain value: a number, text or bytes.
+    #: The row for callers that leave it out, if that is a plain value: a number, text or bytes.
     default: object = None
 
     @property
@@ -157,7 +157,7 @@ class TensorSpec:
         """Whether a row may have this shape."""
         return row_shape == self.shape or (
             len(row_shape) == len(self.shape)
-            and all(want in (-1, got) for want, got in zip(self.shape, row_shape, strict=True))
+            and all(size in (-1, got) for size, got in zip(self.shape, row_shape, strict=True))
         )
 
 

@@ -215,7 +215,7 @@ class RequestTimeoutExpired(QueueTimeout):
 
 
 class ModelNotReady(WherryError):
-    """The model is loading, unloading or has failed; the message says which."""
+    """The model is loading, unloading or has failed; which of them is in the message."""
 
     http_status = 503
     grpc_code = "UNAVAILABLE"

@@ -11,11 +11,11 @@ import msgspec
 from wherry.core.values.errors import BY_NAME, InvalidRequest, ModelFailed, WherryError
 from wherry.core.values.request import Columns, InferRequest
 
-#: The `error` of a Failure that is none: the model wants this request again in its next batch
-#: (iterative sequences).
+#: The `error` of a Failure that is not an error: the model reschedules this request for its next
+#: batch (iterative sequences).
 RESCHEDULED = "Rescheduled"
 
-#: Of an error's text, and of its traceback, so much is passed on.
+#: The most of an error's text, and of its traceback, that is passed on.
 MAX_ERROR_CHARS = 2**16
 
 
@@ -81,9 +81,9 @@ class Execution(msgspec.Struct, eq=False):
     executed_rows: list[int] = []
     #: The smallest number of rows for which memory did not suffice; 0: it did.
     out_of_memory_rows: int = 0
-    #: Requests that outlive the batch: they are answered later, and their outcomes here are none.
+    #: Requests that outlive the batch: they are answered later, and without outcomes here.
     later: Set[InferRequest] = frozenset()
-    #: What the model says to a request beside its outputs.
+    #: Response parameters, which the model sets beside the outputs.
     parameters: Mapping[InferRequest, Mapping[str, Any]] = {}
 
 
@@ -117,7 +117,7 @@ class BatchParts:
 
 
 def text_of(error: BaseException) -> str:
-    """What it says, as a worker can send it."""
+    """Its text, as a worker can send it."""
     try:
         return sendable(str(error))
     except Exception:  # noqa: BLE001 - the user's own __str__: a bug there costs no instance

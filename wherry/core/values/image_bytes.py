@@ -261,7 +261,7 @@ class _refused(contextlib.AbstractContextManager[None]):
 
 
 def _upright(image: Any) -> Any:
-    """The image as its EXIF orientation says that it is to be seen."""
+    """The image, turned as its EXIF orientation requires."""
     from PIL.ImageOps import exif_transpose
 
     try:
@@ -294,7 +294,7 @@ def _as_array(image: Any) -> Any:
 
 
 def _image_of(value: Any) -> Any:
-    """A PIL image of an image or array. TypeError says what is wrong."""
+    """A PIL image of an image or array. TypeError with what is wrong."""
     if isinstance(value, Image):
         return value
     if isinstance(value, np.ndarray):

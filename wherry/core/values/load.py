@@ -19,7 +19,7 @@ class Load(msgspec.Struct, frozen=True):
     #: model streams.
     queued_rows: int = 0
     running_rows: int = 0
-    #: Until an instance has run all that it was given.
+    #: Seconds until an instance has run everything assigned to it.
     free_after: float = 0.0
     #: Rows of a full batch; seconds of a batch of one row and of a full one.
     full_rows: int = 1

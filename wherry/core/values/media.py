@@ -1,7 +1,7 @@
 """What do the bytes of a row hold: an image, audio or a file?
 
-On every wire, in queues and between processes such a row is `bytes`. A spec beside its tensor says
-what they are; the model's own process decodes and encodes them.
+On every wire, in queues and between processes such a row is `bytes`. A spec beside its tensor
+describes them; the model's own process decodes and encodes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IMAGE_TYPES: Mapping[str, str] = {
 AUDIO_TYPES: Mapping[str, str] = {
     "wav": "audio/wav", "flac": "audio/flac", "ogg": "audio/ogg", "mp3": "audio/mpeg"
 }  # fmt: skip
-#: What a file is that says nothing of itself.
+#: The media type of a file without one.
 ANY_BYTES = "application/octet-stream"
 
 #: How the model's code has a row: as the value of its class, as a numpy array, or as the bytes.
@@ -158,7 +158,7 @@ class FileSpec:
     max_bytes: int | None = None
     #: Of inputs: media types that forms and OpenAPI offer; () is any. Bytes are not compared.
     accepts: tuple[str, ...] = ()
-    #: Of outputs whose `wherry.File` says none.
+    #: Of outputs whose `wherry.File` has none.
     media_type: str = ANY_BYTES
     #: Set by the annotation.
     python: Python = field(default="value", repr=False)

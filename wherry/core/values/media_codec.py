@@ -76,7 +76,7 @@ def prepared(row: bytes, media: MediaSpec) -> tuple[int, Callable[[], Any]]:
 
 def encoded(value: Any, media: MediaSpec, *, lossless: bool = False) -> bytes:
     """What the code has returned, or a caller sends, as the bytes of a row; `lossless`: for this
-    program alone. TypeError or ValueError says what is wrong with it."""
+    program alone. TypeError or ValueError with what is wrong."""
     if media.python == "bytes":
         if not isinstance(value, bytes):
             raise TypeError(f"{type(value).__name__}, not bytes")
@@ -126,7 +126,7 @@ def from_caller(value: Any, media: MediaSpec) -> bytes:
 
 def to_caller(row: bytes, media: MediaSpec) -> Any:
     """The value that a row of an output stands for, in its caller's process. InvalidRequest if the
-    bytes are not what the spec says."""
+    bytes are not as specified."""
     if isinstance(media, ImageSpec):
         media = replace(media, mode=None, max_pixels=sys.maxsize, formats=tuple(IMAGE_TYPES))
     elif isinstance(media, AudioSpec):

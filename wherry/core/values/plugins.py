@@ -26,7 +26,7 @@ class Plugins:
     base: type[Any]
     #: wherry's, each as module:attribute. A package cannot take the place of one of these.
     own: dict[str, str] = field(default_factory=dict)
-    #: Whether a function is none: its class is asked before there is an object.
+    #: Functions are refused: class methods are called before there is an object.
     only_classes: bool = False
 
     @property
@@ -49,7 +49,7 @@ class Plugins:
         return found
 
     def load(self, name: str) -> Any:
-        """What is behind the name. ConfigError tells the package and the remedy. It imports."""
+        """What is registered under the name; imports it. ConfigError names package and remedy."""
         if name in self.own:
             module, _, attribute = self.own[name].partition(":")
             try:

@@ -1,4 +1,4 @@
-"""How are times and rows said to people?"""
+"""How are times and numbers of rows written for people?"""
 
 from __future__ import annotations
 

@@ -90,16 +90,16 @@ class Reply(Generic[T]):
         return self.outcome
 
 
-def tell(replies: Iterable[Reply[Any]]) -> None:
+def notify(replies: Iterable[Reply[Any]]) -> None:
     """Call `on_done` of each: in their loop, once they have their outcomes."""
     waiting = iter(replies)
     try:
         for reply in waiting:
             reply.on_done(reply)
-    finally:  # one raised: the others are told all the same
+    finally:  # one raised: the others are still notified
         rest = list(waiting)
         if rest:
-            tell(rest)
+            notify(rest)
 
 
 class StreamReply(Reply[T]):

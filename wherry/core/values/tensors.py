@@ -22,7 +22,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_array_type(kind: type) -> bool:
-    """Numpy's, or a tensor's: of JAX's public class only the namespace tells."""
+    """Numpy's, or a tensor's: JAX's public class has only the namespace."""
     return hasattr(kind, "__dlpack__") or (
         hasattr(kind, "__array_namespace__") and not issubclass(kind, np.generic)
     )
@@ -59,8 +59,8 @@ def for_code(column: Any, library: str) -> Any:
 
 
 def as_declared(column: Any, spec: TensorSpec, device: str = "") -> Any:
-    """A column as its annotation says: tensors of this library, torch's on this device ("": where
-    they are). What is one already is not copied."""
+    """A column as its annotation declares it: tensors of this library, torch's on this device ("":
+    where they are). What is one already is not copied."""
     if spec.form is Form.ARRAYS:
         return [_of_library(row, spec, device) for row in column]
     return _of_library(column, spec, device)

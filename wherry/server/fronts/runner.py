@@ -34,7 +34,7 @@ from wherry.core.api import (
     WorkerDied,
     admitted,
     late,
-    tell,
+    notify,
 )
 from wherry.server.fronts.encoding import RemoteModel
 from wherry.server.fronts.link import Answer, ModelChannel, OwnerLink
@@ -247,7 +247,7 @@ class OwnedModelRunner(Runner):
                     here.append(reply)
                 else:
                     reply.deliver(response)
-        tell(here)
+        notify(here)
         if not self.readiness.takes_requests:
             self.request_ended()
 
