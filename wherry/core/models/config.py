@@ -78,7 +78,7 @@ class InstanceGroup:
             return 2 * x
     """
 
-    #: At least 1.
+    #: 1 to 1000.
     count: int = 1
     #: "cpu", "cuda:1", "cuda" (each GPU has `count`), or "auto": a GPU if there is one that the
     #: model may use (`load` takes a device, or torch, CuPy or the like is imported), and each GPU
@@ -86,8 +86,8 @@ class InstanceGroup:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ConfigError(f"instances: count must be at least 1, not {self.count}")
+        if not 1 <= self.count <= 1000:  # more would start threads or processes without end
+            raise ConfigError(f"instances: count must be 1 to 1000, not {self.count}")
         if not re.fullmatch(r"auto|cpu|cuda|cuda:\d+", self.device):
             raise ConfigError(f"device {self.device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'")
 

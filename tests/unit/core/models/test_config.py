@@ -147,9 +147,10 @@ def test_a_device_that_does_not_exist_anywhere_is_refused(device: str) -> None:
         model_config("m", {"device": device})
 
 
-def test_an_instance_group_holds_at_least_one_instance() -> None:
-    with pytest.raises(ConfigError, match="count must be at least 1, not 0"):
-        model_config("m", {"instances": 0})
+@pytest.mark.parametrize("count", [0, 1001, 10**9])
+def test_an_instance_group_holds_one_instance_to_a_thousand(count: int) -> None:
+    with pytest.raises(ConfigError, match=f"count must be 1 to 1000, not {count}"):
+        model_config("m", {"instances": count})
 
 
 def test_a_version_may_be_a_number() -> None:
