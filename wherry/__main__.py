@@ -18,8 +18,8 @@ def main() -> int:
     try:
         open_standard_files()
         if os.getpid() == 1:
-            go_on_below()
-        write_what_can_be_written()
+            continue_in_child()
+        escape_unencodable()
         from wherry.server.api import main as command
 
         code = command()
@@ -30,8 +30,8 @@ def main() -> int:
 
 
 def end_without_threads(code: int) -> None:
-    """End in a while, if this process has not by then: Python waits for the threads of a model that
-    are not daemons, which may never end."""
+    """Exit in a while, if this process has not by then: Python waits for non-daemon threads of a
+    model, which may never end."""
 
     def give_up() -> None:
         time.sleep(THREADS_LEFT)
@@ -56,8 +56,8 @@ def open_standard_files() -> None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
-def go_on_below() -> None:
-    """Go on in a child: return there, and never here.
+def continue_in_child() -> None:
+    """Continue in a child: return there, and never here.
 
     Orphans become children of the first process of a container, which must reap them: this one does
     that, passes every signal on, and ends as its child does. Call it before there are threads.
@@ -87,7 +87,7 @@ def go_on_below() -> None:
                     os._exit(code if code >= 0 else 128 - code)
 
 
-def write_what_can_be_written() -> None:
+def escape_unencodable() -> None:
     """Write a character that the terminal's encoding does not have as its number, to stdout as to
     stderr: a model's text can be in any script."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":

@@ -80,7 +80,7 @@ def test_a_full_disk_is_told_in_a_line() -> None:
 
 def test_what_the_terminals_encoding_does_not_have_is_written_as_its_number() -> None:
     code = (
-        "from wherry.__main__ import write_what_can_be_written; write_what_can_be_written();"
+        "from wherry.__main__ import escape_unencodable; escape_unencodable();"
         r" print('\xfc\u2713')"
     )
     ran = subprocess.run(

@@ -244,9 +244,9 @@ class Dispatcher(InstanceRunner[Instance]):
             acts = self._batches.came_up(instance, len(self.life.slots), stops=stops)
         self._hand_over(acts)
 
-    def let_go(self, instances: Sequence[Instance]) -> None:
+    def retire(self, instances: Sequence[Instance]) -> None:
         with self._lock:
-            acts = self._batches.let_go(instances)
+            acts = self._batches.retire(instances)
         self._hand_over(acts)
 
     def lost(self, instance: Instance, error: WorkerDied) -> bool:

@@ -378,7 +378,7 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
 
     def _unload(self, going: Sequence[InstanceT]) -> None:
         self.on_host = []
-        self.let_go(going)
+        self.retire(going)
         with self._lock:
             self._hold(False)
         ending: set[InstanceT] = set()
@@ -522,7 +522,7 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
     def _hold(self, held: bool) -> None: ...
 
     @abstractmethod
-    def let_go(self, instances: Sequence[InstanceT]) -> None:
+    def retire(self, instances: Sequence[InstanceT]) -> None:
         """Have `serve` return for these when they have ended what they run, and give them nothing
         more. Does not block."""
 

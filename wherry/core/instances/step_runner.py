@@ -195,7 +195,7 @@ class StepRunner(InstanceRunner[StepInstance]):
         if stops:
             instance.stop()
 
-    def let_go(self, instances: Sequence[StepInstance]) -> None:
+    def retire(self, instances: Sequence[StepInstance]) -> None:
         with self._lock:
             for instance in instances:
                 self._requests.gone(instance)

@@ -2,7 +2,7 @@
 
 The default of its parameter: where the code takes columns a number, text or bytes for each row, or
 None or an empty list, which the code gets as it is; where it takes one row what Python passes. A
-plain value of a wrong type is a mistake.
+plain value of a wrong type is an error.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def has_pydantic(kind: Any) -> bool:
 
 
 def converter(kind: Any) -> Callable[[Any], Any]:
-    """A function that makes a value of this type of a row. It raises WrongRow."""
+    """A function that converts a row to this type. It raises WrongRow."""
     if has_pydantic(kind):
         return _by_pydantic(kind)
 
@@ -71,8 +71,8 @@ def plain(value: Any) -> Any:
 
 
 def restorer(kind: Any) -> Callable[[Any], Any] | None:
-    """A function that makes of a plain value the one of this type that it was made of. What does
-    not fit the type, or is of it already, stays as it is; None: of this type all does."""
+    """A function that restores a value of this type from its plain form. What does not fit the
+    type, or is of it already, stays as it is; None: for this type everything stays."""
     kind = without_aliases(kind)
     if _is_plain(kind):
         return None

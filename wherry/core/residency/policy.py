@@ -3,9 +3,9 @@
 Models that wait for room stand in one line, in the order in which they began to wait. One that woke
 keeps its room for a *turn*, as long as its swap takes, while requests wait there or several are
 expected before the turn ends: so swaps take at most about half of the time however models are
-called. The set of models sleeps that is expected to cost least. One loads at a time, but for a
-short load beside a long one. docs/decisions/0065-turns-on-a-device.md has the bound of the wait,
-the figures, and what was refused.
+called. The set of models that is expected to cost least goes to sleep. One loads at a time, but for
+a short load beside a long one. docs/decisions/0065-turns-on-a-device.md has the bound of the wait,
+the figures, and rejected alternatives.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class DeviceTurns:
         )
 
     def _serve(self, model: ModelView, room: _Room, decision: Swaps) -> None:
-        """Plan the turn of the next one in the line; what it needs is lost to those after it."""
+        """Plan the turn of the next model in the line; models after it cannot have its bytes."""
         name, now = model.name, room.now
         if model.state == "stopping":
             decision.why[name] = "is going to sleep, and then waits for its next turn"
@@ -265,7 +265,7 @@ class _Room:
         #: Free now, and once those that stop are asleep. Negative: they take too much.
         self.free = budget_bytes - sum(m.footprint for m in models if m.state != "asleep")
         self.later = self.free + sum(m.footprint for m in models if m.state == "stopping")
-        #: Of that, what no one of the line needs.
+        #: Of that, what no model in the line needs.
         self.spare = self.later
         self.waking = [m for m in models if m.state == "waking"]
         #: Those that could make room, and when their turn ends.
@@ -291,7 +291,7 @@ class _Room:
         return short and all(victim.next_use > UNUSED * self.left for victim in victims)
 
     def free_at(self, need: int) -> float:
-        """When as many have ended their turns as take `need` bytes; inf: those before take them."""
+        """When enough turns have ended to free `need` bytes; inf: models before it take them."""
         for end, model in sorted(self._turns.values(), key=lambda turn: turn[0]):
             need -= model.footprint
             if need <= 0:
@@ -315,7 +315,7 @@ class _Room:
 
 def _cheapest(models: Iterable[ModelView], need: int) -> Sequence[ModelView]:
     """The set of least cost that takes `need` bytes; all of them if they take less."""
-    # Sets that no other has the better of: bytes (no more than needed), cost, models.
+    # Sets that no other dominates: bytes (no more than needed), cost, models.
     sets: list[tuple[int, float, tuple[ModelView, ...]]] = [(0, 0.0, ())]
     for model in models:
         sets += [

@@ -29,7 +29,7 @@ log = logging.getLogger("wherry")
 
 #: The share of a GPU's free memory that models may take if no budget is set.
 GPU_SHARE: Final = 0.9
-#: Seconds between two looks while a model waits for room, and else.
+#: Seconds between two looks: while a model waits for room, and otherwise.
 OFTEN, SELDOM = 0.02, 1.0
 #: Seconds for which refused callers are expected, from the time at which they can retry.
 COME_BACK: Final = 5.0
@@ -97,7 +97,7 @@ class Resident:
         *,
         always: bool,
     ) -> None:
-        """`name`: to the policy. `always`: it is never to sleep."""
+        """`name`: to the policy. `always`: it never sleeps."""
         self.runner, self.config, self.device = runner, runner.config, device
         self.name, self.memory, self.always = name, memory, always
         self.state: State = "ready" if always else "asleep"
@@ -112,7 +112,7 @@ class Resident:
         self.waits_since: float | None = None
         self.why = self.slept_for = ""
         self.failures = LoadFailures()
-        #: Another one wakes at the same time: what the device holds more is not its own alone.
+        #: Another one wakes at the same time: a rise of the device's memory is not its own alone.
         self.wakes_beside = False
         #: It could not be loaded beside others: it is tried once more with nothing beside it.
         self.takes_all = False
@@ -183,8 +183,8 @@ class Resident:
         return error
 
     def measure(self, rise: int) -> None:
-        """Look what it takes now; `rise`: by how much its load has raised what the device, or this
-        process, holds, which others may have had a part in."""
+        """Measure what it takes now; `rise`: by how much its load has raised what the device, or
+        this process, holds, to which others may have contributed."""
         workers = sum(one.worker.held_bytes for one in self.runner.instances if one.worker)
         seen = workers if self.device == "cpu" else 0
         self.memory.see(max(seen, 0 if self.memory.declared else rise))
@@ -225,8 +225,8 @@ class Residency:
     # Which models
 
     def add(self, runner: Runner, model: Model) -> bool:
-        """Take care of a model that is about to be loaded. True: it sleeps now, and is not to be
-        started. Raises LoadFailed if it can never fit."""
+        """Manage a model that is about to be loaded. True: it sleeps now, and is not to be started.
+        Raises LoadFailed if it can never fit."""
         if not isinstance(runner, InstanceRunner):
             return False
         config = runner.config
@@ -328,7 +328,7 @@ class Residency:
     # The thread that decides
 
     def _refusal(self, resident: Resident, request: InferRequest) -> WherryError | None:
-        """A request has come to a model that sleeps or wakes: why it is refused."""
+        """A request has come to a model that sleeps or wakes: the error if it is refused."""
         with self._changed:
             now = self._clock()
             error = resident.refusal(request, now)

@@ -112,10 +112,10 @@ class ResponseCache:
         return prefix
 
     def start(self) -> None:
-        """Nothing has to be there."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
 
 class Store(Protocol):

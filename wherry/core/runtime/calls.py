@@ -43,8 +43,8 @@ class LocalCalls:
         return tracing.local(loaded.name)
 
     def _trace(self, loaded: LoadedModel, request: InferRequest, call: PipelineCall | None) -> None:
-        """Have a call be followed, and be among those of the pipeline that makes it. RecursionError
-        beyond MOST_NESTED: such calls would wait for each other until memory ends."""
+        """Trace a call, among those of the pipeline that makes it. RecursionError beyond
+        MOST_NESTED: such calls would wait for each other until memory ends."""
         span = None if self.tracing is None else self.span(loaded)
         if call is not None:
             if call.trace.depth >= MOST_NESTED:
@@ -59,7 +59,7 @@ class LocalCalls:
         trace_request(request, loaded, self._clock, span, caller=caller)
 
     def settled(self) -> None:
-        """A call has its outcome: what was noted of it becomes spans here, if nothing else does
+        """A call has its outcome: what was recorded of it becomes spans here, if nothing else does
         that."""
         if self.tracing is not None:
             self.tracing.flush()

@@ -5,7 +5,7 @@
                           +---failed--> UNAVAILABLE --begin--> LOADING <---begin-------+
 
 A version that is READY stays so while it is loaded again: the new one takes its place when it is
-ready, and the old one is then let go. This is bookkeeping only: no clock, no lock, no thread. The
+ready, and the old one then retires. This is bookkeeping only: no clock, no lock, no thread. The
 Registry owns the one Lifecycle of a runtime, and its lock.
 """
 
@@ -186,7 +186,7 @@ class Lifecycle(Generic[H]):
         self._tidy(handle.name, handle.version)
 
     def close(self) -> list[H]:
-        """Nothing is found or becomes ready any more. Returns all handles that are not freed."""
+        """No version is found or becomes ready any more. Returns all handles that are not freed."""
         self.closed = True
         for name, serving in self._ready.items():
             for version, handle in serving.items():

@@ -40,7 +40,7 @@ class Registry:
         self._life: Lifecycle[LoadedModel] = Lifecycle() if life is None else life
         self._changed = threading.Condition(threading.Lock())
         self._meter = LoadMeter()
-        #: Another number than before whenever `find` may find another model than before.
+        #: Changes whenever `find` may find another model than before.
         self.generation = 0
         #: Called after the lifecycle may have changed, in any thread, with no lock held.
         self.listeners: tuple[Callable[[], None], ...] = ()

@@ -42,8 +42,8 @@ class AnswerStore(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
     def set(self, key: bytes, value: bytes) -> None: ...
     def ping(self) -> object:
-        """Ask whether it is there, when the runtime starts. ConfigError if it does not let us in;
-        what else it raises is logged."""
+        """Check that it answers, when the runtime starts. ConfigError if it denies access; other
+        errors are logged."""
 
     def close(self) -> None: ...
 
@@ -119,7 +119,7 @@ class SharedCache:
         self._pool.run(send)
 
     def forget(self, prefix: bytes) -> bytes:
-        """Another prefix, under which there is nothing: what is there is left to its time."""
+        """Return a new, empty prefix: entries under the old one expire by themselves."""
         return secrets.token_bytes(len(prefix))
 
     def close(self) -> None:

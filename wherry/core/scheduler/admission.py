@@ -58,7 +58,7 @@ class QueueAdmission:
         )
 
     def full(self, request: InferRequest) -> WherryError:
-        """Why a request that the scheduler did not enqueue is rejected."""
+        """The error of a request that the scheduler did not enqueue."""
         wait = self._scheduler.predicted_seconds(request) or 1.0
         name, queued = self._config.name, self._scheduler.queue.queued_requests
         if self._is_tritons(request):

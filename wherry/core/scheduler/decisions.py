@@ -1,6 +1,6 @@
 """What was decided for the last batches?
 
-Pure. Writing an event down costs next to nothing; what it means is found when somebody looks.
+Pure. Recording an event costs next to nothing; it is interpreted when the decisions are read.
 """
 
 from __future__ import annotations

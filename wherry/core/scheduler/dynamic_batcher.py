@@ -1,10 +1,10 @@
 """When does a batch leave the queue, and which requests are in it?
 
-Work-conserving by default: a free instance takes what waits, up to `max_batch_size` rows. Whoever
-sets `max_queue_delay` lets a batch that is not full wait for company until its oldest request has
-waited that long; with `preferred_batch_sizes` it leaves earlier, as soon as the first requests have
-one of those sizes together, or the next one would exceed the largest (Triton's dynamic batcher has
-the same two settings).
+Work-conserving by default: a free instance takes what waits, up to `max_batch_size` rows. With
+`max_queue_delay` a batch that is not full waits for more requests until its oldest has waited that
+long; with `preferred_batch_sizes` it leaves earlier, as soon as the first requests have one of
+those sizes together, or the next one would exceed the largest (Triton's dynamic batcher has the
+same two settings).
 
 It also leaves earlier when no arrivals are expected in the time that is left: nothing runs whose
 callers may send again, those whose answers were sent are back, and the rate of the others is low.
@@ -53,7 +53,7 @@ class Batcher(Scheduler):
     def _dispatch(
         self, requests: Sequence[InferRequest], rows: int, reason: str, now: float, instance: int
     ) -> Dispatch:
-        """Give an instance these requests, which were taken from the queue, as one batch."""
+        """Assign these requests, taken from the queue, to an instance as one batch."""
         first = requests[0]
         oldest_at = first.enqueued_at
         if len(requests) > 1 and requests[1].tenant != first.tenant:  # tenants take turns
@@ -342,7 +342,7 @@ class DynamicBatcher(Batcher):
         return best
 
     def _leaves_at(self, lane: Lane) -> float:
-        """Until when this lane waits for company, if none comes."""
+        """Until when this lane waits for more requests, if none come."""
         last = lane.oldest_at + self.max_queue_delay
         if self.arrivals is None or self.forecast.busy:
             return last

@@ -48,7 +48,7 @@ class BatchSlot:
         self.ended_at = -inf
         self.is_answering = False
         #: Whether it gets no batch any more, and stops when it has ended what it has.
-        self.is_let_go = False
+        self.is_retiring = False
 
     @property
     def open_requests(self) -> Collection[InferRequest]:
@@ -116,11 +116,11 @@ class InstanceTable(Generic[SlotT]):
             if instance in group:
                 group.remove(instance)
 
-    def let_go(self, instances: Sequence[SlotT]) -> list[SlotT]:
+    def retire(self, instances: Sequence[SlotT]) -> list[SlotT]:
         """These get no batch any more. Returns those that are idle, which are not any longer."""
         idle = [instance for instance in instances if instance in self.idle]
         for instance in instances:
-            instance.is_let_go = True
+            instance.is_retiring = True
         for instance in idle:
             self.idle.remove(instance)
         return idle
@@ -146,7 +146,7 @@ class InstanceTable(Generic[SlotT]):
         best = None
         for instance in self.up:
             batches = instance.batches
-            away = instance.busy_since is None or instance.is_let_go
+            away = instance.busy_since is None or instance.is_retiring
             if not instance.takes_ahead or not batches or away:
                 continue
             # A request with which a worker has died is alone there, to show whether it did that.
@@ -155,7 +155,7 @@ class InstanceTable(Generic[SlotT]):
         return best
 
     def room_ahead(self, now: float) -> tuple[SlotT | None, float]:
-        """The instance to give a full batch ahead; None: no one may have it yet, and when to look
+        """The instance to send a full batch ahead to (None: no instance yet), and when to look
         again."""
         if self.ahead.most > 1:
             return self.least_busy(self.ahead.most), inf
@@ -164,7 +164,7 @@ class InstanceTable(Generic[SlotT]):
             batches, since = instance.batches, instance.busy_since
             if not instance.takes_ahead or len(batches) != 1 or since is None:
                 continue
-            if instance.is_let_go or batches[0].requests[0].attempts:
+            if instance.is_retiring or batches[0].requests[0].attempts:
                 continue
             if (then := self.ahead.second_at(since)) < at:
                 first, at = instance, then
@@ -265,7 +265,7 @@ class CallerLine(Generic[SlotT]):
     def freed(
         self, instance: SlotT, now: float, wake: list[Waiter[SlotT]], *, at_once: bool
     ) -> bool:
-        """Give a free instance to the first caller, if it has come too late before, or `at_once`.
+        """Assign a free instance to the first caller, if it was too late before, or `at_once`.
         Otherwise return False, and wake the caller: the instance must join the idle ones."""
         if not self.waiting:
             return False
@@ -302,7 +302,7 @@ class CallerLine(Generic[SlotT]):
         return [self.waiting[0]] if self._idle and self.waiting else []
 
     def send_away(self, wake: list[Waiter[SlotT]]) -> None:
-        """Have all of them wait no longer, with nothing."""
+        """End the wait of all of them, without an instance."""
         for waiter in self.waiting:
             waiter.is_sent_away = True
         wake += self.waiting

@@ -108,7 +108,7 @@ class ModelBatches(Generic[SlotT]):
     def cancelled(
         self, request: InferRequest
     ) -> tuple[bool, Sequence[tuple[InferRequest, WherryError]]]:
-        """A request has its outcome. Was it queued, and which steps will never run for that?"""
+        """A request has its outcome. Was it queued, and and which steps will now never run?"""
         return self._scheduler.cancel(request), self._scheduler.broken()
 
     def tick(self, now: float) -> Acts[SlotT]:
@@ -218,7 +218,7 @@ class ModelBatches(Generic[SlotT]):
     def _follow(self, acts: Acts[SlotT], instance: SlotT, now: float) -> None:
         """Something of this instance has ended; choose what follows."""
         scheduler = self._scheduler
-        ends = self._is_closing or instance.is_let_go or instance not in self.table.up
+        ends = self._is_closing or instance.is_retiring or instance not in self.table.up
         queued = scheduler.queue.queued_requests
         if not instance.batches:
             line = self.line
@@ -243,8 +243,8 @@ class ModelBatches(Generic[SlotT]):
     # Rows that run in their callers' threads
 
     def caller_came(self, now: float) -> SlotT | None:
-        """Lend a caller with one row an instance; `caller_ran` must follow. None: it must wait, if
-        it may, or queue its row."""
+        """Lend an instance to a caller with one row; `caller_ran` must follow. None: it must wait,
+        if it is allowed to, or queue its row."""
         if not self.table.idle:
             return None
         instance = self.table.idle[-1]
@@ -257,7 +257,7 @@ class ModelBatches(Generic[SlotT]):
         return instance
 
     def caller_waits(self, make: Callable[[], WaiterT]) -> WaiterT | None:
-        """A caller joins the line, as what `make` gives; None: it must queue its row."""
+        """A caller joins the line, as what `make` returns; None: it must queue its row."""
         if (
             len(self.line.waiting) >= self.line.size
             or self.table.idle
@@ -283,7 +283,7 @@ class ModelBatches(Generic[SlotT]):
         scheduler, share = self._scheduler, self._share
         if share is not None:
             share.ended()
-        if is_ready and not instance.is_let_go and not scheduler.queue.queued_requests:
+        if is_ready and not instance.is_retiring and not scheduler.queue.queued_requests:
             if share is None and not self.line.waiting:
                 self.table.idle.append(instance)
                 return None
@@ -300,8 +300,7 @@ class ModelBatches(Generic[SlotT]):
     # Instances
 
     def came_up(self, instance: SlotT, instances: int, *, stops: bool) -> Acts[SlotT]:
-        """An instance is loaded, of `instances` that there are to be. `stops`: it is not to be
-        there any more."""
+        """An instance is loaded, of `instances` in all. `stops`: it is surplus by now."""
         acts: Acts[SlotT] = Acts()
         self.table.up.append(instance)
         (acts.stop if stops else self.table.idle).append(instance)
@@ -313,9 +312,9 @@ class ModelBatches(Generic[SlotT]):
         acts.wake += self.line.first()
         return acts
 
-    def let_go(self, instances: Sequence[SlotT]) -> Acts[SlotT]:
+    def retire(self, instances: Sequence[SlotT]) -> Acts[SlotT]:
         """These get no batch any more, and stop."""
-        return Acts(stop=self.table.let_go(instances))
+        return Acts(stop=self.table.retire(instances))
 
     def lost(self, instance: SlotT, now: float) -> tuple[list[InferRequest], list[InferRequest]]:
         """Its worker has died. It gets no batch any more, and counts as busy until it is `gone`.

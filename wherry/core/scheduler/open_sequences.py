@@ -120,7 +120,7 @@ class OpenSequences:
         return [request for s in (*taken, *self._backlog) for request in s.waiting]
 
     def next_idle(self) -> float:
-        """When `close_idle` has something to do, at the earliest; inf: never."""
+        """The earliest moment at which `close_idle` has something to do; inf: never."""
         return self._idle[0][0] if self._idle else inf
 
     # Steps
@@ -203,7 +203,7 @@ class OpenSequences:
         self._fill()
 
     def remove_instance(self, instance: int) -> None:
-        """It is gone, and what its model knew of its sequences: these are `broken`."""
+        """It is gone, with its model's state of its sequences: these are `broken`."""
         place = self._places.pop(instance, None)
         for sequence in list(place.taken.values()) if place else ():
             sequence.instance = None
@@ -324,10 +324,10 @@ def _ends(request: InferRequest) -> bool:
 
 def not_ready(like: InferRequest) -> InferRequest:
     """A row for a slot that has nothing to run: its answer is dropped."""
-    row = InferRequest(like.inputs, 1, Reply(_nobody), shape_key=like.shape_key)
+    row = InferRequest(like.inputs, 1, Reply(_drop), shape_key=like.shape_key)
     row.sequence = NOT_READY
     return row
 
 
-def _nobody(reply: Reply[InferResponse]) -> None:
+def _drop(reply: Reply[InferResponse]) -> None:
     """Reply of a row that was not ready: its outcome is dropped."""

@@ -81,7 +81,7 @@ def refusal(
 
 
 def too_slow(model: str, longest: float) -> Overloaded:
-    """Why a queued request is refused after all: the model has turned out too slow."""
+    """The error of a queued request that is refused after all: the model is too slow."""
     return Overloaded(
         f"model {model!r}: this request would have to wait for longer than max_queue_wait"
         f" ({longest:g} s): the model is slower than was known when it came; retry later, give it a"
@@ -91,7 +91,7 @@ def too_slow(model: str, longest: float) -> Overloaded:
 
 
 def late(model: str, waited: float) -> DeadlineExceeded:
-    """Why a request fails whose own timeout is over, `waited` seconds after it came."""
+    """The error of a request whose own timeout is over, `waited` seconds after it came."""
     return DeadlineExceeded(
         f"model {model!r}: not finished within the request's timeout ({waited:.3f} s); allow more"
         " time, or add instances"

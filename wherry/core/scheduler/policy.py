@@ -72,10 +72,10 @@ class Scheduler(Protocol):
         """Forget a waiting request; False if it does not wait here."""
 
     def expire(self, now: float) -> Sequence[InferRequest]:
-        """Give up the unanswered requests, waiting or running, whose deadline has passed."""
+        """Forget and return unanswered requests, waiting or running, whose deadline has passed."""
 
     def next_deadline(self) -> float | None:
-        """When `expire` has something to do, at the earliest."""
+        """The earliest moment at which `expire` has something to do."""
 
     def next_action(self, now: float, instance: int = 0, *, ahead: bool = False) -> Action:
         """Decide for this free instance. Call again after each `Dispatch`, for another one.
@@ -92,7 +92,7 @@ class Scheduler(Protocol):
 
     def broken(self) -> Sequence[tuple[InferRequest, WherryError]]:
         """Forget and return the steps that will never run since an earlier one did not, and
-        why. Ask after `cancel`, `expire` and `instance_lost`."""
+        why. To be called after `cancel`, `expire` and `instance_lost`."""
         return ()
 
     def instance_up(self, instance: int) -> None:
@@ -157,4 +157,4 @@ class Scheduler(Protocol):
         """Everything that waits. Looks at all of it: for what happens rarely."""
 
     def clear(self) -> Sequence[InferRequest]:
-        """Give up everything that waits."""
+        """Forget and return everything that waits."""

@@ -73,7 +73,7 @@ class Lane:
         self.priority = priority
         self.tenants: dict[str, deque[InferRequest]] = {}
         self.rows = 0
-        #: Requests that have left and still stand here; they may wait in another lane by now.
+        #: Requests that have left and are still listed; they may wait in another lane by now.
         self.gone = 0
         #: Its requests have waited too long: all others of their priority come first.
         self.behind = False
@@ -166,12 +166,12 @@ class RequestQueue:
         """Put a request that was taken at the head of its lane again. Looks at the whole lane."""
         lane = self._lanes.get((request.priority, request.shape_key))
         if lane is not None:
-            self._sweep(lane)  # it may still stand there
+            self._sweep(lane)  # it may still be listed there
         self.push(request)
         request.queued.tenants[request.tenant].rotate()  # type: ignore[attr-defined] # it is a Lane
 
     def pass_others(self, newcomer: InferRequest) -> None:
-        """Tell the other lanes of its priority that this request arrived in another lane."""
+        """Mark the other lanes of its priority: this request arrived in another lane."""
         for lane in self._lanes.values():
             if lane is newcomer.queued:
                 lane.passed &= lane.rows > newcomer.rows  # else all have left that were passed
@@ -232,16 +232,16 @@ class RequestQueue:
         return taken
 
     def take_these(self, lane: Lane, chosen: list[InferRequest]) -> list[InferRequest]:
-        """Remove chosen requests of `lane`, wherever they stand in it; in order of arrival."""
+        """Remove chosen requests from anywhere in `lane`; in order of arrival."""
         for request in chosen:
             self._leave(lane, request)
         self._pass_turns(lane, chosen)
         return sorted(chosen, key=lambda request: request.enqueued_at)
 
     def is_full(self, size: int | None, newcomer: InferRequest) -> bool:
-        """Do `size` requests wait, or as many of its priority as its policy allows? Whose tenant
-        has less than an equal share of `size` may come in even so, as may pipelines' calls and
-        further parts of a request: a policy's limit holds for all but these parts."""
+        """Do `size` requests wait, or as many of its priority as its policy allows? A request still
+        comes in if its tenant has less than an equal share of `size`, or if it is a pipeline's call
+        or a further part of a request; only these parts are exempt from a policy's limit."""
         if self._policies and not (newcomer.follows and isinstance(newcomer, Part)):
             policy = self._policy(newcomer.priority)
             most = None if policy is None else policy.max_queue_size
@@ -353,7 +353,7 @@ class RequestQueue:
         return sum([sum(map(len, lane.tenants.values())) - lane.gone for lane in lanes])
 
     def _leave(self, lane: Lane, request: InferRequest) -> None:
-        """Count a request out; its place in the lane goes when it comes to the head."""
+        """Subtract a request from the counts; its place in the lane goes once it is at the head."""
         request.queued = None
         self.queued_requests -= 1
         self.queued_rows -= request.rows
@@ -363,7 +363,7 @@ class RequestQueue:
             self._sweep(lane)
 
     def _sweep(self, lane: Lane) -> None:
-        """Drop what has left, wherever it stands."""
+        """Drop what has left, anywhere in the lane."""
         if lane.gone:
             here = {
                 tenant: deque(r for r in requests if r.queued is lane)
@@ -397,7 +397,7 @@ class RequestQueue:
                 here = set().union(*(lane.tenants for lane in self._lanes.values()))
                 self._served = {name: self._served[name] for name in here}
             self._served[tenant] = self._turns - 1
-        if not lane.rows:  # what stands there has left
+        if not lane.rows:  # what is listed there has left
             lane.tenants.clear()
             lane.gone = 0
         requests = lane.tenants[tenant] = deque()

@@ -39,7 +39,7 @@ ABOUT = 0.05
 OF_SPARE = 1 / 6
 #: Cuts to a step of which one is left out: sizes that look bad are tried again.
 RETRIED_EACH = 64
-#: So much is taken to be spare in any case: the rate is not known any better.
+#: At least this share is taken to be spare: the rate is not known any better.
 LEAST_SPARE = 0.01
 
 

@@ -130,7 +130,7 @@ class SequenceBatcher(Scheduler):
         return self.sequences.forget(request, why, Cancelled)
 
     def expire(self, now: float) -> Sequence[InferRequest]:
-        """Give up the unanswered requests whose deadline has passed, and the idle sequences."""
+        """Forget and return unanswered requests whose deadline has passed; close idle sequences."""
         expired = []
         for request in self._deadlines.take_due(now):
             late = "an earlier request of it came too late"

@@ -150,7 +150,7 @@ class StepRequests(Generic[SlotT]):
         return acts
 
     def slow(self) -> list[tuple[InferRequest, WherryError]]:
-        """Give up, after a first response, the requests that would wait too long for theirs."""
+        """After a first response: forget and return those that would wait too long for theirs."""
         if self._longest is None:
             return []
         abandoned = self.queue.cut(self.first.turns.within(self._longest))

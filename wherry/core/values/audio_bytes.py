@@ -23,7 +23,7 @@ _CROSSINGS: Final = 32
 _BETA: Final = 8.96
 #: The middle of the transition, as a part of the lower Nyquist frequency.
 _CUTOFF: Final = 0.915
-#: So many outputs in turn have weights of their own, made together.
+#: This number of consecutive outputs have weights of their own, made together.
 _PHASES: Final = 256
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Tag(Enum):
-    """What an error is about, where other servers have other codes for that than its class."""
+    """What an error is about, where other servers have another code for that than its class has."""
 
     #: A request's JSON, or the kind of a value in it.
     JSON = auto()

@@ -1,4 +1,4 @@
-"""What has come of a batch: an outcome for each caller, and where the time went?"""
+"""What is the result of a batch: an outcome for each caller, and where the time went?"""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Outcome = Columns | Failure
 
 
 class SharedOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What one call of the model gave for neighbours in a batch, `counts[i]` rows each."""
+    """The result of one call of the model for neighbours in a batch, `counts[i]` rows each."""
 
     outcome: dict[str, Any] | Failure
     counts: Sequence[int]
@@ -71,7 +71,7 @@ class SharedOutcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Execution(msgspec.Struct, eq=False):
-    """What one batch gave: an outcome for each caller, and where the time (ns) went."""
+    """The result of one batch: an outcome for each caller, and where the time (ns) went."""
 
     outcomes: list[Outcome] = []
     input_ns: int = 0
@@ -89,7 +89,7 @@ class Execution(msgspec.Struct, eq=False):
 
 @dataclass(slots=True)
 class BatchParts:
-    """What a batch gave that the model failed for: the outcomes of neighbours, in order."""
+    """The result of a batch for which the model failed: outcomes of neighbours, in order."""
 
     outcomes: list[SharedOutcome]
     #: How long the model was called in all, and the rows of each call.

@@ -252,7 +252,7 @@ def clean_name(name: str | None) -> str | None:
 
 
 def clean_media_type(media_type: str | None) -> str | None:
-    """A media type without parameters, in lower case; None if it is none."""
+    """A media type without parameters, in lower case; None if it is not valid."""
     bare = (media_type or "").partition(";")[0].strip().lower()
     return bare if _MEDIA_TYPE.fullmatch(bare) else None
 

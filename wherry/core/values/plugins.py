@@ -80,8 +80,8 @@ class Plugins:
         return loaded
 
     def make(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call what is behind the name. ConfigError, also for what it makes if that is another
-        thing than it must be."""
+        """Call what is registered under the name. ConfigError, also if what it makes is of another
+        type than required."""
         made = self.load(name)(*args, **kwargs)
         if not isinstance(made, self.base) and (entries := self.installed().get(name)):
             lacks = [one for one in vars(self.base) if one[0] != "_" and not hasattr(made, one)]

@@ -22,7 +22,7 @@ LIMIT_BYTES: Final = 64 * 2**20
 
 class ReplyLoop(Protocol):
     def call(self, callback: Callable[[Any], None], argument: Any) -> None:
-        """Have `callback(argument)` called in the loop. Any thread."""
+        """Call `callback(argument)` in the loop. Any thread."""
 
 
 class Reply(Generic[T]):
@@ -162,7 +162,7 @@ class StreamReply(Reply[T]):
         return len(self._sizes)
 
     def dropped(self, model: str) -> Cancelled:
-        """Why the stream ends after `send` has returned False."""
+        """The error of a stream that ends after `send` has returned False."""
         return Cancelled(f"model {model!r}: the caller left {self.unread} responses unread")
 
     def send(self, response: T, *, lone: bool = False, together: bool = False) -> bool:

@@ -269,7 +269,7 @@ def is_masked(value: Any) -> bool:
 
 
 def check_timeout(seconds: Any) -> None:
-    """InvalidRequest if a caller's timeout is no length of time."""
+    """InvalidRequest if a caller's timeout is not a length of time."""
     try:
         if seconds + 0.0 >= 0:  # nan is not
             return
@@ -279,8 +279,8 @@ def check_timeout(seconds: Any) -> None:
 
 
 def shared(column: Column) -> Column:
-    """Mark the arrays of a column as what is not its request's own: a model that may write to them
-    gets copies."""
+    """Mark the arrays of a column as not owned by its request: a model that may write to them gets
+    copies."""
     for array in column if isinstance(column, list) else [column]:
         if isinstance(array, np.ndarray):
             array.flags.writeable = False

@@ -185,7 +185,7 @@ def test_an_instance_that_is_let_go_stops_when_it_has_ended_what_it_has() -> Non
     batches, (one, other) = model(2)
     batches.arrived(requests("a"), 0.0)
     busy, idle = (one, other) if one.batches else (other, one)
-    assert batches.let_go([one, other]) == Acts(stop=[idle])
+    assert batches.retire([one, other]) == Acts(stop=[idle])
     batches.ended(busy, [run_of(busy.batches[0])], 1.0)
     assert batches.answered(busy, 1.0) == Acts(stop=[busy])
 
@@ -217,7 +217,7 @@ def test_held_instances_stop_and_those_that_take_their_place_run_what_waits() ->
     batches, (one, other) = model(2)
     batches.hold(True)
     batches.arrived(requests("a", deadline=5.0), 0.0)
-    assert sorted(slot.name for slot in batches.let_go([one, other]).stop) == ["m_0", "m_1"]
+    assert sorted(slot.name for slot in batches.retire([one, other]).stop) == ["m_0", "m_1"]
     batches.hold(False)
     assert [request.id for request, _ in batches.tick(5.0).fail] == ["a"]
     batches.arrived(requests("b"), 6.0)

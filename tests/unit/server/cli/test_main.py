@@ -24,9 +24,9 @@ IN_A_CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 SERVER = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from wherry.__main__ import go_on_below
+from wherry.__main__ import continue_in_child
 
-go_on_below()
+continue_in_child()
 told = []
 signal.signal(signal.SIGTERM, lambda number, _: (print("TERM", flush=True), os._exit(7)))
 signal.signal(signal.SIGHUP, lambda *_: print("HUP", flush=True))
