@@ -1,6 +1,6 @@
-"""What may the other parts use of language models?
+"""Which names of language models may the other parts use?
 
-A name is loaded when it is first asked for, so that a process pays only for what it uses.
+A name is loaded when it is first used, so that a process pays only for what it uses.
 """
 
 from typing import TYPE_CHECKING

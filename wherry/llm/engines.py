@@ -13,7 +13,7 @@ from wherry.core.api import ConfigError, Model, Plugins
 
 log = logging.getLogger("wherry")
 
-#: What makes a Model of a checkpoint and options, by what stands before the colon of a target.
+#: What makes a Model of a checkpoint and options, by the kind: the text before a target's colon.
 ENGINES: Final = Plugins(
     "engine",
     Model,
@@ -23,7 +23,7 @@ ENGINES: Final = Plugins(
         "vllm": "wherry.llm.engine.vllm_engine:VLLM",
     },
 )
-#: What comes after it.
+#: The text after it.
 _CHECKPOINTS: Final = {
     "llm": "FOLDER, FILE.gguf, or llm:ORGANISATION/MODEL",
     "llama-cpp": "FILE.gguf",
@@ -34,7 +34,7 @@ _OTHERS: Final = {"llama.cpp": "llama-cpp", "vllm": "vllm"}
 
 
 def is_checkpoint(target: str) -> bool:
-    """Whether a target names a checkpoint and its engine, and no module."""
+    """Whether a target names a checkpoint and its engine, not a module."""
     where, colon, _ = target.partition(":")
     may_be = colon and "/" not in where and not where.endswith(".py")
     return where in ENGINES.own or bool(may_be and where in ENGINES)
@@ -46,7 +46,7 @@ class TargetError(ConfigError):
 
 def language_model(kind: str, source: str) -> Model:
     """A checkpoint behind an engine: `llm:FOLDER`, `llm:FILE.gguf` or `llm:ORGANISATION/MODEL`,
-    where the engine is chosen, or `llama-cpp:`, `vllm:` and those of packages, where it is said.
+    which choose the engine, or `llama-cpp:`, `vllm:` and those of packages, which name it.
 
     Arguments of the engine's class may follow: `llm:FOLDER?quantization=int8&cache_gb=2`, and for
     `llm:` the `engine`. ConfigError if there is none for the checkpoint.
@@ -54,7 +54,7 @@ def language_model(kind: str, source: str) -> Model:
     checkpoint, engine_options = with_options(source)
     if not checkpoint:
         checkpoint = _CHECKPOINTS.get(kind, "CHECKPOINT")
-        raise TargetError(f"{kind}: names no checkpoint; say {kind}:{checkpoint}")
+        raise TargetError(f"{kind}: names no checkpoint; write {kind}:{checkpoint}")
     if kind == "llm":
         kind, engine_options = _chosen(checkpoint, engine_options)
     try:
@@ -72,9 +72,9 @@ def engine_of(
     ours: Mapping[str, Any],
     vllm: Mapping[str, Any],
 ) -> tuple[Model, str]:
-    """A model called `name` for a checkpoint, and its engine: the wanted one, else vLLM if that is
-    installed, else what is chosen. `ours` are arguments for wherry's engine, `vllm` for vLLM's;
-    llama.cpp is given none. ConfigError if there is none."""
+    """A model called `name` for a checkpoint, and its engine: the requested one, else vLLM if
+    that is installed, else what is chosen. `ours` are arguments for wherry's engine, `vllm` for
+    vLLM's; llama.cpp gets none. ConfigError if there is no engine for it."""
     from wherry.llm.engine.choice import AUTO, here
 
     engine = requested or ("vllm" if "vllm" in here().engines else AUTO)
@@ -111,7 +111,7 @@ def _chosen(checkpoint: str, engine_options: dict[str, Any]) -> tuple[str, dict[
     if is_local(checkpoint):  # the files of a hub id are looked at when they are here
         choice = choose(facts_of(checkpoint), here(), requested)
         engine = choice.engine
-        if engine in _OTHERS:  # an LLM tells its own when it is loaded
+        if engine in _OTHERS:  # an LLM names its own when it is loaded
             about = {"checkpoint": Path(checkpoint).name, "engine": engine}
             log.info("engine", extra={**about, "reason": choice.reason})
     if engine in _OTHERS:

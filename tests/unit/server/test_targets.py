@@ -244,7 +244,7 @@ def test_a_checkpoint_is_named_behind_its_engine(engine: str) -> None:
     assert isinstance(found, list)
     (model,) = found
     assert model.config().name.startswith("Small-1B")
-    with pytest.raises(TargetError, match=f"{engine}: names no checkpoint; say {engine}:"):
+    with pytest.raises(TargetError, match=f"{engine}: names no checkpoint; write {engine}:"):
         load_targets([f"{engine}:"])
 
 

@@ -1,1 +1,1 @@
-"""How do Anthropic's clients talk to a model that chats?"""
+"""How do Anthropic's clients use a model that chats?"""

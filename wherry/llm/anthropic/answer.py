@@ -16,7 +16,7 @@ from wherry.llm.openai.parts import AnswerPart, PartedAnswer
 
 
 class AnthropicErrorFields(msgspec.Struct):
-    """What went wrong, and the field that is to blame."""
+    """What went wrong, and the field at fault."""
 
     type: str
     message: str
@@ -45,15 +45,15 @@ TYPES: Final = {
 def error_body(
     error: Exception | None, status: int, message: str, _field: str | None = None, id: str = ""
 ) -> bytes:
-    """Anthropic's form, which names the field in the message alone."""
+    """Anthropic's form, which names the field in the message only."""
     other = "invalid_request_error" if status < 500 or status == 501 else "api_error"
     if isinstance(error, PromptTooLong):
-        message = f"prompt is too long: {message}"  # by which clients know to shorten it
+        message = f"prompt is too long: {message}"  # clients shorten it when they read this
     fields = AnthropicErrorFields(TYPES.get(status, other), message)
     return msgspec.json.encode(AnthropicError(type="error", error=fields, request_id=id or None))
 
 
-#: Why an answer ended, by a chat's words.
+#: Why an answer ended, by a chat's finish reason.
 STOPS: Final = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 
 
@@ -64,7 +64,7 @@ class ThinkingTokens(msgspec.Struct):
 
 
 class MessageUsage(msgspec.Struct, kw_only=True):
-    """How many tokens were read and written, in Anthropic's words."""
+    """How many tokens were read and written, in Anthropic's form."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -75,13 +75,13 @@ class MessageUsage(msgspec.Struct, kw_only=True):
 
 
 class AnswerTextBlock(msgspec.Struct, kw_only=True, tag_field="type", tag="text"):
-    """What the assistant says."""
+    """The assistant's text."""
 
     text: str
 
 
 class AnswerThinking(msgspec.Struct, kw_only=True, tag_field="type", tag="thinking"):
-    """What it thought."""
+    """The assistant's thoughts."""
 
     thinking: str
     signature: str
@@ -99,7 +99,7 @@ AnswerBlock = AnswerTextBlock | AnswerThinking | AnswerToolUse
 
 
 class MessageObject(msgspec.Struct, kw_only=True):
-    """What the assistant says, in Anthropic's form."""
+    """The assistant's message, in Anthropic's form."""
 
     id: str
     type: Literal["message"] = "message"
@@ -138,17 +138,17 @@ class MessageEvent(msgspec.Struct, kw_only=True):
 
 
 class MessageAnswer(PartedAnswer[MessageEvent]):
-    """One message. `most_tokens` were asked for; with `tells_cached` its usage has the tokens
-    apart that were not computed again."""
+    """One message of at most `most_tokens`. With `counts_cached`, its usage counts apart the tokens
+    that were not computed again."""
 
     kind, prefix = "message", "msg"
 
-    def __init__(self, chat: ChatAnswer, most_tokens: int, *, tells_cached: bool) -> None:
+    def __init__(self, chat: ChatAnswer, most_tokens: int, *, counts_cached: bool) -> None:
         super().__init__(chat)
         self._most_tokens = most_tokens
-        self._tells_cached = tells_cached
+        self._counts_cached = counts_cached
         self._content: list[AnswerBlock] = []
-        #: Why it ended, and the text at which; None while it goes on.
+        #: Why it ended, and its stop text; None while it goes on.
         self._stop: tuple[str | None, str | None] = None, None
 
     @classmethod
@@ -156,13 +156,13 @@ class MessageAnswer(PartedAnswer[MessageEvent]):
         cls, request: ClientRequest, loaded: LoadedModel, fields: MessagesRequest, call: ChatCall
     ) -> MessageAnswer:
         has, inputs = loaded.signature.input, call.inputs
-        if not has("parameters"):  # each request has to have it: it is no wish
+        if not has("parameters"):  # always sent: a plain model ignores it
             for name in ("max_tokens", "clip_max_tokens"):
                 inputs["parameters"].pop(name)
-        if not has("template"):  # to which it would be a hint
+        if not has("template"):  # a hint, which such a model ignores
             inputs.pop("template", None)
         chat = ChatAnswer(fields.model or loaded.reported_name(), request.id, call.calls)
-        return cls(chat, fields.max_tokens, tells_cached=fields.marks_cache())
+        return cls(chat, fields.max_tokens, counts_cached=fields.marks_cache())
 
     def begun(self, piece: ChoiceDelta | None) -> list[MessageEvent]:
         message = self.whole()
@@ -223,7 +223,7 @@ class MessageAnswer(PartedAnswer[MessageEvent]):
 
     def _usage(self) -> MessageUsage:
         usage, thought = self.usage, self.usage.reasoning_tokens
-        cached = usage.cached_tokens if self._tells_cached else 0
+        cached = usage.cached_tokens if self._counts_cached else 0
         return MessageUsage(
             input_tokens=usage.prompt_tokens - cached,
             cache_creation_input_tokens=0,
@@ -247,7 +247,7 @@ def _block(part: AnswerPart, signature: str = "") -> AnswerBlock:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """The arguments as an object; what was cut off is none, nor is what is too deep to be read."""
+    """The arguments as an object; an empty one if they were cut off or are too deep to be read."""
     try:
         return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):

@@ -31,18 +31,18 @@ class Block(msgspec.Struct, kw_only=True, tag_field="type", forbid_unknown_field
 
 class TextBlock(Block, tag="text"):
     text: str
-    #: What an answer cites says nothing to the model that has given it.
+    #: An answer's citations are of no use to the model that wrote it.
     citations: msgspec.Raw = msgspec.Raw()
 
     @property
     def is_attribution(self) -> bool:
-        """Whether it only says whom to bill, in other words for each request of Claude Code: no
-        two would share a prefix."""
+        """Whether it only names the account to bill. Claude Code sends another text with each
+        request, so that no two would share a prefix."""
         return self.text.startswith("x-anthropic-billing-header")
 
 
 class ImageBlock(Block, tag="image"):
-    """A picture, which no model of texts takes."""
+    """A picture, which no text model takes."""
 
     source: msgspec.Raw = msgspec.Raw()
 
@@ -52,7 +52,7 @@ class Citations(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DocumentBlock(Block, tag="document"):
-    """A file. No model of texts takes it unless it is one."""
+    """A file. A text model takes it only if it is text."""
 
     source: dict[str, Any] = {}
     title: str | None = None
@@ -105,7 +105,7 @@ AnyBlock = (
 
 
 class InputMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What one of the two has said, or what the model is told between two turns."""
+    """A turn of the user or the assistant, or a system message between two turns."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[AnyBlock]
@@ -119,7 +119,7 @@ class InputMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def conversation(messages: Sequence[InputMessage]) -> Iterator[Json]:
-    """The messages of a chat that say the same."""
+    """The same messages in a chat's form."""
     for place, message in enumerate(messages):
         where = f"messages[{place}].content"
         if isinstance(message.content, str):
@@ -138,7 +138,7 @@ def conversation(messages: Sequence[InputMessage]) -> Iterator[Json]:
 
 
 def text_of(content: str | Sequence[AnyBlock] | None, where: str, between: str = "") -> str:
-    """A text, or blocks that are texts, with this between them."""
+    """A text, or blocks that are texts, joined by `between`."""
     if content is None or isinstance(content, str):
         return content or ""
     texts: list[str] = []
@@ -149,7 +149,7 @@ def text_of(content: str | Sequence[AnyBlock] | None, where: str, between: str =
 
 
 def _text(block: AnyBlock, where: str) -> str:
-    """What a model of texts is given of a block."""
+    """The text of a block for a text model."""
     match block:
         case TextBlock(text=text):
             return text
@@ -167,7 +167,7 @@ def _text(block: AnyBlock, where: str) -> str:
 
 
 def marks_cache(content: object) -> bool:
-    """Whether a block asks for what comes before it to be kept."""
+    """Whether a block requests that the prompt before it is cached."""
     return isinstance(content, list) and any(
         block.cache_control is not None or marks_cache(getattr(block, "content", None))
         for block in content
@@ -212,7 +212,7 @@ def _refused(block: AnyBlock, where: str, role: str = "") -> BadField:
     return BadField(where, f"a message of the {role} has no block of type '{kind}'")
 
 
-#: What Claude Code says of a conversation that is to be read whole.
+#: Claude Code's edit for a conversation that is read whole.
 KEEPS_THOUGHTS: Final = {"type": "clear_thinking_20251015", "keep": "all"}
 NOT_DONE: Final = {
     "mcp_servers": NotDone(([],)),
@@ -277,11 +277,11 @@ class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """POST /v1/messages/count_tokens: what of a message's request is read by the model."""
+    """POST /v1/messages/count_tokens: the fields of a message that the model reads."""
 
     not_done: ClassVar[Mapping[str, NotDone]] = NOT_DONE
 
-    #: None: the only one there is.
+    #: None: the only model.
     model: str | None = None
     messages: list[InputMessage]
     system: str | list[TextBlock] | None = None
@@ -289,7 +289,7 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_choice: Choice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    #: As `output_config.format`, by the name that it had before.
+    #: As `output_config.format`, by its former name.
     output_format: SchemaFormat | None = None
     cache_control: dict[str, Any] | None = None
 
@@ -324,7 +324,7 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
     def call(self) -> ChatCall:
-        """What counting the tokens of this conversation asks of a model."""
+        """The inputs for a model that count the tokens of this conversation."""
         call = self.chat().call()
         call.inputs["task"] = "tokenize"
         return call
@@ -337,8 +337,8 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return NAMES.get(name, name)
 
     def marks_cache(self) -> bool:
-        """Whether the request asks for its beginning to be kept, as Anthropic's clients do who
-        want to know what of it was."""
+        """Whether the request marks its beginning for the cache, as Anthropic's clients do to get
+        the number of cached tokens."""
         parts_of_prompt = (self.system, self.tools, *(message.content for message in self.messages))
         return self.cache_control is not None or any(map(marks_cache, parts_of_prompt))
 
@@ -383,13 +383,13 @@ class MessagesRequest(CountRequest):
     top_k: Whole | None = None
     stream: bool | None = None  # type: ignore[misc] # counting has none
 
-    # Accepted: they say nothing about the answer.
+    # Accepted without effect on the answer.
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
 
     def call(self) -> ChatCall:
         call = self.chat().call("input_schema")
-        call.inputs["parameters"]["clip_max_tokens"] = True  # clients send the most of a larger one
+        call.inputs["parameters"]["clip_max_tokens"] = True  # clients send a larger model's maximum
         return call
 
     def _chat(self, messages: list[dict[str, Any]]) -> ChatRequest:

@@ -1,6 +1,6 @@
 """Which model answers a request of Anthropic's clients?
 
-Any that chats: a message is a chat in other words, and the chat's own parts read and answer it.
+Any that chats: a message is a chat in another form, and the chat's own parts read and answer it.
 """
 
 from __future__ import annotations

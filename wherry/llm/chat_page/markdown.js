@@ -187,7 +187,7 @@ function inline(text) {
   // Texts, elements, and marks that may yet begin something: {mark}.
   const out = [], open = [], unclosed = new Set();
   let at = 0;
-  const say = (piece) => {
+  const addText = (piece) => {
     if (typeof out.at(-1) === "string") out[out.length - 1] += plain(piece);
     else if (piece) out.push(plain(piece));
   };
@@ -200,27 +200,27 @@ function inline(text) {
   while (at < text.length) {
     SPECIAL.lastIndex = at;
     const found = SPECIAL.exec(text);
-    say(text.slice(at, found ? found.index : undefined));
+    addText(text.slice(at, found ? found.index : undefined));
     if (!found) break;
     at = found.index;
     const sign = text[at];
     if (sign === "\\" && ESCAPED.test(text[at + 1] || "")) {
-      say(text[at + 1]);
+      addText(text[at + 1]);
       at += 2;
     } else if (sign === "\n") {
       out.push(make("br"));
       at += 1;
-    } else if (sign === "`") at = codeSpan(text, at, out, say, unclosed);
-    else if (sign === "*" || sign === "_" || sign === "~") at = emphasis(text, at, out, open, say, openMark);
+    } else if (sign === "`") at = codeSpan(text, at, out, addText, unclosed);
+    else if (sign === "*" || sign === "_" || sign === "~") at = emphasis(text, at, out, open, addText, openMark);
     else if (sign === "[" || (sign === "!" && text[at + 1] === "[")) {
       const mark = sign === "[" ? "[" : "![";
       openMark(mark, { sign: "[" });
       at += mark.length;
-    } else if (sign === "]") at = linkEnd(text, at, out, open, say);
-    else if (sign === "<") at = angle(text, at, out, say);
-    else if (sign === "h") at = bareLink(text, at, out, say);
+    } else if (sign === "]") at = linkEnd(text, at, out, open, addText);
+    else if (sign === "<") at = angle(text, at, out, addText);
+    else if (sign === "h") at = bareLink(text, at, out, addText);
     else {
-      say(sign);
+      addText(sign);
       at += 1;
     }
   }
@@ -229,7 +229,7 @@ function inline(text) {
 
 const asText = (one) => one.mark ?? one;
 
-function codeSpan(text, at, out, say, unclosed) {
+function codeSpan(text, at, out, addText, unclosed) {
   const run = /`+/y;
   run.lastIndex = at;
   const ticks = run.exec(text)[0], from = at + ticks.length;
@@ -245,11 +245,11 @@ function codeSpan(text, at, out, say, unclosed) {
     }
     unclosed.add(ticks.length); // and none is later
   }
-  say(ticks);
+  addText(ticks);
   return from;
 }
 
-function emphasis(text, at, out, open, say, openMark) {
+function emphasis(text, at, out, open, addText, openMark) {
   const sign = text[at];
   let end = at;
   while (text[end] === sign) end += 1;
@@ -278,16 +278,16 @@ function emphasis(text, at, out, open, say, openMark) {
   }
   if (!count) return end;
   if (opens && count <= 3) openMark(sign.repeat(count), { sign, count });
-  else say(sign.repeat(count));
+  else addText(sign.repeat(count));
   return end;
 }
 
-function linkEnd(text, at, out, open, say) {
+function linkEnd(text, at, out, open, addText) {
   const place = open.findLastIndex((one) => one.sign === "[");
   const url = place < 0 ? null : urlAt(text, at + 1);
   if (!url) {
     if (place >= 0) open.splice(place, 1);
-    say("]");
+    addText("]");
     return at + 1;
   }
   const { node } = open[place];
@@ -327,22 +327,22 @@ function anchor(href, children) {
   return make("a", { href: url.href, rel: "noopener noreferrer nofollow", target: "_blank", title: plain(url.href) }, children);
 }
 
-function angle(text, at, out, say) {
+function angle(text, at, out, addText) {
   ANGLE.lastIndex = BREAK.lastIndex = at;
   const link = ANGLE.exec(text), line = link ? null : BREAK.exec(text);
   if (link) out.push(anchor(link[1], [plain(link[1])]));
   else if (line) out.push(make("br"));
-  else say("<");
+  else addText("<");
   return at + (link || line || "<")[0].length;
 }
 
-function bareLink(text, at, out, say) {
+function bareLink(text, at, out, addText) {
   URL_HERE.lastIndex = at;
   const found = WORD.test(text[at - 1] || " ") ? null : URL_HERE.exec(text);
   let url = found ? found[0] : "";
   for (let end; (end = url.at(-1)) && (/[.,;:!?*_~]/.test(end) || (end === ")" && !url.includes("(")) || end === "]");) url = url.slice(0, -1);
   if (!/^https?:\/\/./.test(url)) {
-    say("http");
+    addText("http");
     return at + 4;
   }
   out.push(anchor(url, [plain(url)]));

@@ -1,10 +1,10 @@
-// Talks to v1/chat/completions, and keeps what was said in this browser.
+// Calls v1/chat/completions, and keeps conversations in this browser.
 
 // Relative to this page, so that it also works under a prefix.
 const base = location.pathname.replace(/chat\/?$/, "");
 const MOST_CHATS = 50;
 const MOST_KEPT = 4_000_000; // characters of all conversations; browsers keep five million
-const USUAL_TOKENS = 1024; // of an answer, unless the settings say another number
+const USUAL_TOKENS = 1024; // of an answer, unless the settings set another number
 
 const button = (text, onclick, attributes = {}) => Object.assign(make("button", { type: "button", class: "link", ...attributes }, text), { onclick });
 
@@ -92,7 +92,7 @@ function readChats() {
   chats.sort((a, b) => b.at - a.at);
 }
 
-// A message as it was kept, whatever has written it.
+// A kept message, whichever version wrote it.
 const read = (message) => ({ ...message, content: String(message.content ?? ""), thoughts: String(message.thoughts ?? ""), calls: message.calls ?? [] });
 
 function save(chat) {
@@ -269,9 +269,9 @@ function indented(text) {
 
 function showFoot(message, foot) {
   const last = current.messages.at(-1) === message, open = isOpen(message), busy = running.has(current.id);
-  const asked = current.messages.findLast((one) => one.role === "user");
+  const question = current.messages.findLast((one) => one.role === "user");
   const parts = [message.stats, message.stopped ? "stopped" : "", message.cut ? "cut at the most tokens" : ""];
-  const key = JSON.stringify([parts, last, open, busy, message.error, message === asked]);
+  const key = JSON.stringify([parts, last, open, busy, message.error, message === question]);
   if (foot.dataset.key === key) return;
   foot.dataset.key = key;
   const buttons = [];
@@ -282,7 +282,7 @@ function showFoot(message, foot) {
     }
     if (last && !busy) buttons.push(button(message.error ? "Retry" : "Regenerate", again));
   }
-  if (message === asked && !busy) buttons.push(button("Edit", edit));
+  if (message === question && !busy) buttons.push(button("Edit", edit));
   foot.replaceChildren(make("span", {}, parts.filter(Boolean).join(", ")), ...buttons);
 }
 
@@ -301,7 +301,7 @@ function toEnd(always) {
   if (always || area.scrollHeight - area.scrollTop - area.clientHeight < 120) area.scrollTop = area.scrollHeight;
 }
 
-// -- Asking
+// -- Requests
 
 function requestOf(chat) {
   const messages = [];
@@ -310,13 +310,13 @@ function requestOf(chat) {
     if (one.role === "tool") messages.push({ role: "tool", tool_call_id: one.id, content: one.content });
     else if (one.role === "user") messages.push({ role: "user", content: one.content });
     else if (one.calls.length) {
-      const calls = one.calls.map(({ id, name, arguments: given }) => ({ id, type: "function", function: { name, arguments: given } }));
+      const calls = one.calls.map(({ id, name, arguments: args }) => ({ id, type: "function", function: { name, arguments: args } }));
       messages.push({ role: "assistant", content: one.content || null, tool_calls: calls });
     } else if (one.content) messages.push({ role: "assistant", content: one.content });
   }
   const request = { model: chat.model, messages, stream: true, stream_options: { include_usage: true } };
   if (chat.temperature !== "") request.temperature = Number(chat.temperature);
-  // A small model may go on to the end of its context. One that names none may have no such input.
+  // A small model may go on to the end of its context. A model that reports none may have no such input.
   const bounded = server.models.find((one) => one.id === chat.model)?.max_model_len;
   if (chat.maxTokens !== "") request.max_tokens = Number(chat.maxTokens);
   else if (bounded) request.max_tokens = Math.min(USUAL_TOKENS, bounded);
@@ -373,10 +373,10 @@ async function answer(chat) {
 }
 
 async function stream(request, message, times, signal, draw) {
-  const answered = await ask("v1/chat/completions", {
+  const response = await ask("v1/chat/completions", {
     method: "POST", signal, body: JSON.stringify(request), headers: { "Content-Type": "application/json" } });
-  if (!answered.ok) throw await refusal(answered);
-  for await (const { data } of events(answered)) {
+  if (!response.ok) throw await refusal(response);
+  for await (const { data } of events(response)) {
     if (data === "[DONE]") return;
     const { choices = [], usage, error } = JSON.parse(data);
     if (error) throw new Error(error.message || String(error));
@@ -496,7 +496,7 @@ byId("forget").onclick = () => {
   keepAccess("", "");
   findModels();
 };
-byId("say").onsubmit = (event) => {
+byId("composer").onsubmit = (event) => {
   event.preventDefault();
   send();
 };

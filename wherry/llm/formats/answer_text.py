@@ -1,4 +1,4 @@
-"""What is thought, said and called in the text of one answer, as it comes, by its model's style?"""
+"""Which thoughts, text and calls does an answer have, as it comes, by its model's style?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STRETCH: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class AnswerStyle:
-    """By which families' marks an answer is read: names of TOOL_FAMILIES and THOUGHT_FAMILIES."""
+    """The families whose marks an answer has: names of TOOL_FAMILIES and THOUGHT_FAMILIES."""
 
     tools: str = DEFAULT
     thoughts: str = "none"
@@ -34,14 +34,14 @@ class AnswerStyle:
 
     @property
     def plain(self) -> bool:
-        """Whether all of an answer that may not call anything is said, as it stands."""
+        """Whether an answer without functions is all text, as it stands."""
         family = TOOL_FAMILIES.get(self.tools)
         marked = family is not None and (family.format is None or family.format.dropped)
         return self.thoughts == "none" and not marked
 
 
 class AnswerText:
-    """Splits one answer. The same text gives the same parts however it is cut.
+    """Splits one answer. The same text gives the same parts, however it is divided into pieces.
 
     Without `functions` there are no calls.
     """
@@ -71,15 +71,15 @@ class AnswerText:
 
     def feed(self, text: str) -> list[MessagePart]:
         """Take more text; return what is certain now, in its order. Halves of characters, which
-        no JSON can have, are read as "?"."""
+        JSON cannot have, are read as "?"."""
         if not text.isascii():
             text = text.encode("utf-8", "replace").decode()
         parts = [self._feed(stretch) for stretch in _stretches(text)]
         return [part_of_message for part in parts for part_of_message in part]
 
     def end(self, *, cut: bool = False) -> list[MessagePart]:
-        """End the answer; return the rest. `cut`: it was not at its end, and a call that is not
-        complete is not made so."""
+        """End the answer; return the rest. `cut`: it was not at its end, so an incomplete call is
+        not completed."""
         if self._messages is not None:
             return self._messages.end(cut=cut)
         if self._thoughts is None:
@@ -120,7 +120,7 @@ def _message_parts(thoughts: str, parts: Parts) -> list[MessagePart]:
     return made + further
 
 
-#: A setting's value for "as the chat template says".
+#: A setting's value for "by the chat template".
 AUTO: Final = "auto"
 NONE: Final = "none"
 #: Tokens of a prompt's end that may hold the mark which begins thoughts.
@@ -152,14 +152,14 @@ class ModelStyle:
         return {"tools": self.tools, "thoughts": self.thoughts, "opened": opened}
 
     def has_stopped_thinking(self, prompt_end: str) -> bool:
-        """Whether a prompt that ends like this has ended the thoughts: they are switched off."""
+        """Whether a prompt that ends like this has ended the thoughts: thinking is off."""
         family = THOUGHT_FAMILIES.get(self.thoughts)
         ends = [end for _, end in family.format.marks] if family is not None else []
         return prompt_end.rstrip().endswith(tuple(ends))
 
     def thoughts_of(self, prompt_end: str) -> tuple[str, str] | None:
         """The marks of the thoughts that may come before an answer to a prompt that ends like this:
-        what begins them, "" if the prompt has, and what ends them. None: there are none."""
+        what begins them, "" if the prompt has begun them, and what ends them. None: no thoughts."""
         family = THOUGHT_FAMILIES.get(self.thoughts)
         if family is None or self.has_stopped_thinking(prompt_end):
             return None
@@ -167,8 +167,8 @@ class ModelStyle:
         return (family.format.begin, family.format.end) if opened is None else ("", opened[1])
 
     def hidden(self, *, calls: bool) -> frozenset[int] | None:
-        """The special tokens that a chat's answer leaves out, where it does not leave out all:
-        None. With `calls` those of calls are not left out."""
+        """The special tokens that a chat's answer leaves out; None: all. With `calls`, those of
+        calls are not left out."""
         marks: tuple[str, ...] = ()
         family = TOOL_FAMILIES.get(self.tools)
         if family is not None and (calls or family.format is None or family.format.dropped):

@@ -11,38 +11,38 @@ from wherry.llm.formats.call_writer import GrammarOf
 from wherry.llm.formats.calls import CallPieces, CallReader, Functions, PiecesOf, ToolCall
 from wherry.llm.formats.thoughts import overlap
 
-#: What begins, ends or escapes within a JSON string.
+#: What begins or ends a JSON string, or escapes in it.
 QUOTES: Final = re.compile(r'\\.|(?P<toggle>")', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
     read: CallReader
-    #: What begins and ends a text that is read; an end of "" is the answer's end.
+    #: The marks around calls; an end of "" is the answer's end.
     marks: tuple[tuple[str, str], ...] = ()
-    #: The same, where both are part of what is read.
+    #: Marks that are themselves part of the calls.
     inline: tuple[tuple[str, str], ...] = ()
-    #: What an answer begins with that is nothing but calls, without marks.
+    #: How an answer begins that consists of calls only, without marks.
     bare: tuple[str, ...] = ()
-    #: Within which values an end is none: groups `open`, `close` or `toggle`.
+    #: The values within which an end mark does not count: groups `open`, `close` or `toggle`.
     values: re.Pattern[str] | None = QUOTES
-    #: Where calls end that the answer goes on after, if no mark does it.
+    #: Where calls without an end mark end, if the answer goes on.
     cut: Callable[[str], int] | None = None
     #: What gives calls in pieces; None: they come whole.
     pieces: PiecesOf | None = None
     #: A call that is cut off is not read as a whole one.
     delimited: bool = True
-    #: Marks around what is said, which are left out.
+    #: Marks around the answer's text, which are left out.
     dropped: tuple[str, ...] = ()
-    #: What calls begin with behind their mark and blanks; (): anything.
+    #: What calls begin with after their mark and blanks; (): anything.
     opens: tuple[str, ...] = ()
     #: As `inline`, with a function's name in them.
     named: tuple[tuple[str, str], ...] = ()
-    #: The grammar that calls have in this notation; None: there is none.
+    #: The grammar of calls in this notation; None: not known.
     grammar: GrammarOf | None = None
 
 
-#: Members that an object may begin with that is a call.
+#: The first members of an object that may be a call.
 _HEADS: Final = frozenset({
     "name", "tool_name", "function", "arguments", "parameters", "args",
     "id", "type", "index", "tool_call_id",
@@ -62,11 +62,11 @@ def _end_of(pattern: re.Pattern[str], text: str) -> int:
 
 
 class CallText:
-    """Splits one answer, as it comes, into what is shown and what is called.
+    """Splits one answer, as it comes, into text and calls.
 
-    What stands between marks and is not a call of `functions` is shown, as the model wrote it. The
-    result does not depend on how the text is cut. What begins like calls without marks, and whose
-    first call is not in the usual form, is held until the answer's end.
+    What stands between marks and is not a call of `functions` is text, as the model wrote it. The
+    result does not depend on how the answer is divided into pieces. What begins like calls without
+    marks, and whose first call is not in the usual form, is held until the answer's end.
     """
 
     def __init__(self, format_: CallFormat, functions: Functions) -> None:
@@ -99,7 +99,7 @@ class CallText:
         self._stray = tuple((mark, "") for mark in format_.dropped)
 
     def feed(self, text: str) -> Parts:
-        """Take more text; return what is certain now: text that may be shown, and calls."""
+        """Take more text; return what is certain now: text and calls."""
         return self._visible(self._split(text))
 
     def end(self, *, cut: bool = False) -> Parts:
@@ -147,7 +147,7 @@ class CallText:
                 parts.append(text)
                 return ""
             may_be = self._may_be_bare(begun)
-            if may_be is None:  # too short to tell
+            if may_be is None:  # too short to know
                 self._kept = text
                 return ""
             self._bare = ()
@@ -173,7 +173,7 @@ class CallText:
 
     def _may_be_bare(self, begun: str) -> bool | None:
         """Whether an answer that begins like this may be nothing but calls; None: it is too short
-        to tell. A JSON object that is an answer is not held until its end."""
+        to know. A JSON object that is an answer is not held until its end."""
         if not begun.startswith(self._bare):
             return None if any(bare.startswith(begun) for bare in self._bare) else False
         rest = begun[_end_of(_LISTS, begun) :]
@@ -261,8 +261,8 @@ class CallText:
         return [*more, *(self._read_to_end(behind) or [behind])]
 
     def _visible(self, parts: Parts) -> Parts:
-        """Keep blanks until more text comes: around calls they are not part of the answer, nor are
-        the line breaks that it begins with."""
+        """Hold blanks until more text comes: blanks around calls, and line breaks before the
+        answer, are not part of it."""
         visible: Parts = []
         for part in parts:
             if not isinstance(part, str):
@@ -279,8 +279,8 @@ class CallText:
 
     def _read(self, text: str) -> Parts:
         """The calls in the text inside, behind what stands before them: the mark may have been
-        mentioned before it was meant, so the last one counts as well as the first. [] if there
-        are none."""
+        mentioned before it was meant, so the last one counts as well as the first. [] if it has
+        no calls."""
         if (calls := self._calls(text)) or not self._begin:
             return [*calls]
         before, again, after = text.rpartition(self._begin)
@@ -288,7 +288,7 @@ class CallText:
         return [self._begin + before, *calls] if calls else []
 
     def _read_to_end(self, text: str) -> Parts:
-        """As `_read`, of what only the answer's end ends: text may follow the calls."""
+        """As `_read`, for calls without an end mark: text may follow them."""
         read = self._read(text)
         if not read and self._format.cut is not None and not self._end:
             at = self._format.cut(text)

@@ -126,7 +126,7 @@ def between(writer: CallWriter, marks: Marks, calls: str, begins: str) -> list[O
 
 
 def is_sign(mark: str) -> bool:
-    """Whether a text has this mark for its own sake only: not words, nor Markdown."""
+    """Whether a text has this mark only as a mark: it is neither words nor Markdown."""
     return any(sign in mark for sign in "<[")
 
 
@@ -145,8 +145,7 @@ def of_objects(
     inline: bool = False,
     named: Sequence[str] = (),
 ) -> GrammarOf:
-    """Calls as `json_calls.of_objects` reads them. `named`: or calls as these templates have
-    them."""
+    """Calls as `json_calls.of_objects` reads them; `named`: also calls by these templates."""
 
     def write(writer: CallWriter) -> list[Opening]:
         calls, several = _objects(writer, marks, named)
@@ -238,7 +237,7 @@ class TagTemplates:
 
 
 def of_tags(tags: TagTemplates, marks: Marks = (), begins: str = "") -> GrammarOf:
-    """Calls as `tag_calls.Tags` reads them. Texts are of no form but for an `enum`."""
+    """Calls as `tag_calls.Tags` reads them. Texts are unconstrained, except for an `enum`."""
 
     def write(writer: CallWriter) -> list[Opening]:
         made = []

@@ -1,4 +1,4 @@
-"""What is a call of a tool, and how is it given in pieces while its model still writes it?"""
+"""What is a call of a tool, and how is it sent in pieces while its model still writes it?"""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Functions = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model wants made, as far as it is known, or a further piece of the last one's
-    arguments: `name` is "" then. All pieces together are a JSON object, as clients get it; `id` is
-    set where the model names its calls itself."""
+    """A call by the model, as far as it is known, or a further piece of the last call's arguments:
+    `name` is "" then. All pieces together are a JSON object, as clients get it; `id` is set where
+    the model names its calls itself."""
 
     name: str
     arguments: str
@@ -39,7 +39,7 @@ class MessagePart:
 CallReader = Callable[[str, Functions], list[ToolCall]]
 
 
-#: A member that models put all arguments into, though no function asked for it.
+#: A member that models put all arguments into, though no function has it.
 _WRAPPERS: Final = frozenset({"arguments", "parameters", "input"})
 
 
@@ -51,8 +51,8 @@ def meant(name: str, functions: Functions) -> str:
 
 
 def call_of(name: str, arguments: str, functions: Functions, call_id: str = "") -> ToolCall:
-    """A call as the model wrote it. ValueError if the function is none of these, or the arguments
-    are not a JSON object, nor a JSON string that holds one."""
+    """A call as the model wrote it. ValueError if the function is not one of these, or the
+    arguments are neither a JSON object nor a JSON string that holds one."""
     name = meant(name, functions)
     if name not in functions:
         raise ValueError(f"there is no function {name[:40]!r}")
@@ -95,10 +95,10 @@ PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
 
 
 class CallPieces(Protocol):
-    """Reads what stands between two marks as it comes. Calls that it has begun are not taken
-    back. What it does not read is read when it is complete."""
+    """Reads the text between two marks as it comes. Calls that it has begun are not taken back.
+    What it cannot read in pieces is read when it is complete."""
 
-    #: How much of the text the calls take that it has begun; 0: it has begun none.
+    #: The length of the text of the calls that it has begun; 0: it has begun none.
     at: int
 
     def feed(self, text: str) -> list[ToolCall]:
@@ -138,7 +138,7 @@ class JsonPieces:
         self._listed = False
         self._held = ""
         self._value: JsonText | None = None
-        #: It reads no more.
+        #: It stops reading.
         self._over = False
 
     def feed(self, text: str) -> list[ToolCall]:
@@ -218,7 +218,7 @@ class JsonText:
         self._in_string = False
 
     def feed(self, text: str) -> tuple[str, int]:
-        """Take text from where the last one was used up to; the JSON that it adds, and how much of
+        """Take the text after what was used before. Return the JSON that it adds, and how much of
         it is used."""
         parts: list[str] = []
         at = 0

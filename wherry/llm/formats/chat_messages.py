@@ -1,4 +1,4 @@
-"""What is thought, said and called in an answer that is several messages, each with a header?
+"""Which thoughts, text and calls has an answer of several messages, each with a header?
 
 <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary
 to=functions.NAME <|constrain|>json<|message|>{...}<|call|>
@@ -29,13 +29,13 @@ Kind = Literal["thoughts", "text", "call", "none"]
 class MessageFormat:
     """How a family writes messages. `read` and `pieces` are those of calls."""
 
-    #: What headers begin with; a text that does not is said. Such a mark also ends a message.
+    #: What headers begin with; other text is the answer's. Such a mark also ends a message.
     begins: tuple[str, ...]
     #: What ends a header, which is part of it.
     opens: re.Pattern[str]
     #: What ends a message, or begins another without an end.
     ends: tuple[str, ...]
-    #: What a message is, by its header, and of a call what stands before its text when it is read.
+    #: The kind of a message by its header, and for a call the text that is read before its own.
     kind: Callable[[str], tuple[Kind, str]]
     read: CallReader
     pieces: PiecesOf
@@ -53,16 +53,16 @@ class MessageFormat:
 
 class MessagesText:
     """Splits one answer, as it comes, by the headers of its messages. Calls of other functions than
-    `functions` are said, too."""
+    `functions` count as text."""
 
     def __init__(self, format_: MessageFormat, functions: Functions) -> None:
         self._format = format_
         self._functions = functions
         self._end = re.compile("|".join(map(re.escape, format_.ends)))
         self._held = ""
-        #: From where ends count: what began like a header, but was none, has no end there.
+        #: From where ends count: a begin that was no header does not end a message.
         self._from = 0
-        #: What the message is whose text comes; None: its header comes.
+        #: The kind of the message whose text comes; None: its header comes.
         self._kind: Kind | None = None
         #: Of a call: its text, what reads that, and what stands before it.
         self._call: list[str] = []
@@ -70,7 +70,7 @@ class MessagesText:
         self._before = ""
 
     def feed(self, text: str) -> list[MessagePart]:
-        """Take more text; return what of it was thought, said and called, in this order."""
+        """Take more text; return its thoughts, text and calls, in this order."""
         self._held += text
         parts: list[MessagePart] = []
         while self._held:
@@ -89,7 +89,8 @@ class MessagesText:
         return parts
 
     def end(self, *, cut: bool = False) -> list[MessagePart]:
-        """End the answer; return the rest. `cut`: a call whose arguments have not begun is none."""
+        """End the answer; return the rest. `cut`: a call whose arguments have not begun is
+        dropped."""
         held, self._held = self._held, ""
         if cut and not held and not self._call:
             self._kind = None
@@ -131,7 +132,7 @@ class MessagesText:
         return [MessagePart(thoughts=text) if kind == "thoughts" else MessagePart(text=text)]
 
     def _ended(self, *, cut: bool) -> list[MessagePart]:
-        """End a message; what is called, or said if it cannot be."""
+        """End a message; return its calls, or its text if it cannot be read as calls."""
         pieces, self._pieces, self._kind = self._pieces, None, None
         text, self._call = "".join(self._call), []
         if pieces is None:

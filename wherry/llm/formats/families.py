@@ -1,6 +1,6 @@
 """Which families of models write calls and thoughts, and how is a family known?
 
-A table only. A chat template tells the model how to write calls, so its marks name the family.
+A table only. A chat template shows the model how to write calls, so its marks name the family.
 Sources: the models' chat templates and model cards.
 """
 
@@ -37,10 +37,10 @@ from wherry.llm.formats.thoughts import ThoughtFormat
 @dataclass(frozen=True, slots=True)
 class ToolFamily:
     models: str
-    #: None: its answers are `messages`, which tell thoughts, too.
+    #: None: its answers are `messages`, which also hold thoughts.
     format: CallFormat | None
-    #: Alternatives; the texts of one of them are all in the family's chat templates. (): the first
-    #: of its marks is.
+    #: Alternatives: the family's chat templates have all texts of one of them. (): the first of its
+    #: marks.
     signs: tuple[tuple[str, ...], ...] = ()
     #: Marks within the calls, which may be special tokens.
     inner: tuple[str, ...] = ()
@@ -301,9 +301,9 @@ _INKLING_MESSAGES: Final = MessageFormat(
     ),
 )
 
-#: What is read where the template says nothing: Hermes' marks, or bare objects.
+#: The default where a template shows no family: Hermes' marks, or bare objects.
 DEFAULT: Final = "hermes"
-#: How a call is written that a grammar asks for, whatever the model's own form is.
+#: The form of a call that a grammar forces, whatever the model's own form is.
 FORCED: Final = "json"
 
 #: In the order in which their signs are looked for.
@@ -647,7 +647,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
     ),
     "xlam": ToolFamily(
         "xLAM, Watt",
-        # Its calls may also stand behind a mark that is not theirs.
+        # Its calls may also follow the end of thoughts.
         replace(_XLAM, marks=(*_XLAM.marks, ("</think>", ""))),
         (("make calls in a single JSON array",),),
     ),
@@ -732,8 +732,8 @@ THOUGHT_FAMILIES: Final[Mapping[str, ThoughtFamily]] = {
 
 
 def tool_family_of(template: str, special: Collection[str] = ()) -> str:
-    """The name of the family whose signs a chat template has; of a template that has none, whose
-    signs are among the special tokens; or of the default."""
+    """The name of the family whose signs a chat template has; else of the one whose signs are among
+    the special tokens; else of the default."""
     for text in (template, "\n".join(special)):
         for name, family in TOOL_FAMILIES.items():
             if family.is_of(text):
@@ -742,7 +742,7 @@ def tool_family_of(template: str, special: Collection[str] = ()) -> str:
 
 
 def thought_family_of(template: str) -> str:
-    """The name of the family whose thoughts a chat template knows; "none" if it knows of none."""
+    """The name of the family whose thoughts a chat template has; "none" without any."""
     return next((n for n, f in THOUGHT_FAMILIES.items() if f.is_of(template)), "none")
 
 

@@ -103,7 +103,7 @@ def after_names(head: str, tail: str = "", *, noise: bool = False) -> CallReader
     `head` is a pattern of what stands before the JSON, with a group `name` and perhaps `id`;
     `tail` of what may stand behind it. `noise`: what stands beside calls is left out.
     """
-    blanks = "" if noise else r"\s*+"  # a search would take them again from each of them
+    blanks = "" if noise else r"\s*+"  # a search would match them again from each blank
     before, behind = re.compile(rf"{blanks}{head}\s*+"), re.compile(rf"\s*+(?:{tail})?\s*+")
 
     def read(text: str, functions: Functions) -> list[ToolCall]:

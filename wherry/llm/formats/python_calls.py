@@ -75,8 +75,8 @@ def _tree(text: str) -> ast.Module:
 
 
 def _mended(text: str) -> str:
-    """The text with line breaks and quotes escaped that stand in its texts as they are meant, and
-    without the zeros that integers begin with."""
+    """The text with the bare line breaks and quotes within its strings escaped, and without the
+    leading zeros of integers."""
     parts: list[str] = []
     at = 0
     while begun := _OPEN.search(text, at):

@@ -1,6 +1,6 @@
 """Which calls stand in a text with a tag around each argument?
 
-The values have no types of their own: the function's JSON schema says which are texts.
+The values have no types of their own: the function's JSON schema defines which are texts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wherry.llm.formats.json_calls import end_of_json
 
 #: XML's marks around a text with any characters.
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
-#: Zeros that a number may begin with, but not in JSON.
+#: Leading zeros of a number, which JSON does not allow.
 _LEADING_ZEROS: Final = re.compile(r"^(-?)0+(?=\d)")
 #: Where a JSON schema has alternatives.
 _ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
@@ -57,7 +57,7 @@ class Tags:
 
     @cached_property
     def begin_call(self) -> re.Pattern[str]:
-        # Blanks that are taken are not given back: else each split of them would be tried.
+        # Possessive blanks: else each split of them would be tried.
         return re.compile(rf"\s*+{self.call}")
 
     @cached_property
@@ -110,7 +110,7 @@ class Tags:
     def arguments(self, text: str, at: int, types: Mapping[str, Any]) -> tuple[list[str], int]:
         """The members of a call's arguments, and where the call ends."""
         members: list[str] = []
-        close = 0  # the next end of an argument; -1: there is none
+        close = 0  # the next end of an argument; -1: no more
         while (found := self.inner.match(text, at)) and found["end"] is None:
             if 0 <= close < found.end():
                 close = text.find(self.argument_end, found.end())
@@ -153,7 +153,7 @@ class TagPieces:
         self._argument: re.Match[str] | None = None
         self._value: list[str] = []
         self._last = ""
-        #: It reads no more.
+        #: It stops reading.
         self._over = False
 
     def feed(self, text: str) -> list[ToolCall]:
@@ -303,7 +303,7 @@ def _resolved(part: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def values_in_tags(argument: str, *ends: str) -> re.Pattern[str]:
-    """Within what a text's end is none, as `CallFormat.values` has it."""
+    """The values within which a text's end does not count, as `CallFormat.values`."""
     return re.compile(f"(?P<open>{argument})|(?P<close>{'|'.join(map(re.escape, ends))})")
 
 
@@ -314,7 +314,7 @@ def json_of(value: str, schema: Any) -> str:
     if types & {"integer", "number"}:
         bare = _LEADING_ZEROS.sub(r"\1", bare)
     if "string" not in types or (bare == "null" and "null" in types):
-        # What the schema says is a list or an object may be written as within a string.
+        # A list or an object by the schema may be written as within a string.
         escaped = '\\"' in bare and types and types <= {"array", "object", "null"}
         for written in (bare, bare.replace('\\"', '"')) if escaped else (bare,):
             try:

@@ -18,7 +18,7 @@ class ThoughtFormat:
 
     begin: str
     end: str
-    #: What may stand right behind the first mark, and is not thought.
+    #: What may follow the first mark directly and is not thought.
     label: str = ""
     #: Other marks in their place.
     others: tuple[tuple[str, str], ...] = ()
@@ -40,7 +40,7 @@ class ThoughtText:
     that the answer begins with is left out. Thoughts that have no end are thoughts to the end, or
     to the first of `calls`: marks, each with its end, which begin calls if one of `opens` follows.
     Until it is known whether the thoughts go on to an end of their own, what comes behind such a
-    mark is kept: a call that a model only drafted is none.
+    mark is kept: a call that a model only drafted does not count.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ThoughtText:
         self._mark = re.compile("|".join(map(re.escape, self._marks)))
         self._end = re.compile("|".join(map(re.escape, ends)))
         self._longest = max(map(len, ends))
-        #: What has come since a call's mark, with it, and the last characters of that.
+        #: The text since a call's mark, including it, and the last characters of that.
         self._draft: list[str] = []
         self._last = ""
 
@@ -80,7 +80,7 @@ class ThoughtText:
             known = [*(begin + label for begin in begins), *ends]
             short = any(one.startswith(begun) and begun != one for one in known)
             if (short or (label and begun in begins)) and len(text) < MOST_BEFORE:
-                self._held = text  # too short to tell
+                self._held = text  # too short to know
                 return "", ""
             self._at_start = False
             if mark := next((m for m in begins if begun.startswith(m)), ""):
@@ -118,7 +118,7 @@ class ThoughtText:
                 thoughts, behind = self._end_of_draft(after)
                 return before + thoughts, behind
             if len(after) < MOST_BLANKS and any(one.startswith(begun) for one in self._opens):
-                self._held = text[found.start() :]  # too short to tell
+                self._held = text[found.start() :]  # too short to know
                 return before, ""
             at = found.end()
         keep = max(overlap(text, mark) for mark in self._marks)

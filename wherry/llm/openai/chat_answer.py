@@ -30,7 +30,7 @@ class ChosenToken(msgspec.Struct):
 
 
 class AnswerToken(ChosenToken):
-    """A token of an answer, and those that might have stood there."""
+    """A token of an answer, and its alternatives."""
 
     top_logprobs: list[ChosenToken]
 
@@ -50,7 +50,7 @@ class CalledFunction(msgspec.Struct, kw_only=True):
 
 
 class AnswerCall(msgspec.Struct, kw_only=True):
-    """A call of a tool; in a chunk with its place among the answer's."""
+    """A call of a tool; in a chunk with its index among the answer's calls."""
 
     index: int | msgspec.UnsetType = msgspec.UNSET
     id: str | msgspec.UnsetType = msgspec.UNSET
@@ -59,7 +59,7 @@ class AnswerCall(msgspec.Struct, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, kw_only=True):
-    """What the assistant says. Clients of vLLM look at `reasoning` in each message."""
+    """The assistant's message. Clients of vLLM read `reasoning` in each message."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
@@ -80,7 +80,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
-    """How a conversation goes on."""
+    """The answers to a conversation."""
 
     id: str
     object: Literal["chat.completion"] = "chat.completion"
@@ -114,7 +114,7 @@ class ChunkChoice(msgspec.Struct, kw_only=True):
 
 
 class ChatChunk(msgspec.Struct, kw_only=True):
-    """A part of it, in an event; the last event is [DONE]."""
+    """A part of a completion, in an event; the last event is [DONE]."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -128,7 +128,7 @@ class ChatChunk(msgspec.Struct, kw_only=True):
 class ChatAnswer(OpenAIAnswer):
     """Messages of the assistant; thoughts and calls are taken out of the text.
 
-    How a model writes these it says with its first piece (`details["style"]`, an `AnswerStyle`).
+    A model's first piece reports how it writes these (`details["style"]`, an `AnswerStyle`).
     """
 
     kind, prefix = "chat.completion", "chatcmpl"
@@ -146,8 +146,8 @@ class ChatAnswer(OpenAIAnswer):
         self._prompt_tokens: list[int] | None = None
         self._prompt_logprobs: list[Any] | None = None
         self._calls = calls
-        #: Of what its calls are named, once there is one: clients may send one X-Request-Id several
-        #: times.
+        #: What the ids of its calls are made of, once there is one: clients may send the same
+        #: X-Request-Id several times.
         self._named = ""
         self._style, self._plain = AnswerStyle(), True
         self._texts: dict[int, AnswerText] = {}
@@ -175,7 +175,7 @@ class ChatAnswer(OpenAIAnswer):
             if message_part.calls:
                 chunks += self._called(choice, message_part.calls)
         if piece.logprobs:
-            _tell_tokens(choice, chunks, [_token(token) for token in piece.logprobs])
+            _add_tokens(choice, chunks, [_token(token) for token in piece.logprobs])
         if piece.finish_reason:
             self._finish(choice, piece, chunks)
         if choice.token_ids is not None and piece.token_ids:
@@ -198,7 +198,7 @@ class ChatAnswer(OpenAIAnswer):
         )
 
     def _message_parts(self, piece: ChoiceDelta) -> list[MessagePart]:
-        """What the piece has of thoughts, text and calls."""
+        """The thoughts, text and calls in the piece."""
         text = self._texts.get(piece.index)
         if text is None:
             return [MessagePart(text=piece.text)]
@@ -218,7 +218,7 @@ class ChatAnswer(OpenAIAnswer):
         return chunks
 
     def _called(self, choice: ChatChoice, calls: Sequence[ToolCall]) -> list[ChunkChoice]:
-        """Add calls to the message, as far as there may be more of them: a name first, then pieces
+        """Add calls to the message, up to the most that are allowed: a name first, then pieces
         of the arguments."""
         index, chunks = choice.index, list[ChunkChoice]()
         for call in calls:
@@ -270,7 +270,7 @@ class ChatAnswer(OpenAIAnswer):
         )
 
     def _finish(self, choice: ChatChoice, piece: ChoiceDelta, chunks: list[ChunkChoice]) -> None:
-        """Note the end, and say it with the last text, or in a chunk of its own."""
+        """Note the end, and send it with the last text, or in a chunk of its own."""
         message, reason = choice.message, piece.finish_reason
         if message.tool_calls or message.reasoning:
             message.content = message.content or None
@@ -289,11 +289,11 @@ def _chunk(index: int, **delta: Any) -> ChunkChoice:
 
 
 def _is_text(delta: ChatDelta) -> bool:
-    """Whether it has a text, and does not open the message."""
+    """Whether it has text and does not open the message."""
     return delta.content is not msgspec.UNSET and delta.role is msgspec.UNSET
 
 
-def _tell_tokens(choice: ChatChoice, chunks: list[ChunkChoice], tokens: list[AnswerToken]) -> None:
+def _add_tokens(choice: ChatChoice, chunks: list[ChunkChoice], tokens: list[AnswerToken]) -> None:
     """Add a piece's tokens to its choice, and to the first chunk that does not open the message."""
     gathered = choice.logprobs = choice.logprobs or AnswerTokens([])
     gathered.content += tokens
@@ -309,7 +309,7 @@ def _token(token: Mapping[str, Any]) -> AnswerToken:
 
 
 def call_id(answer: str, number: int, family: str) -> str:
-    """One for each call of an answer, which is named by its id and its index; as unique as that.
+    """The id of a call: as unique as the pair of its answer's id and its index.
     Templates of Mistral's models refuse all but nine letters and digits."""
     digest = blake2b(f"{answer}/{number}".encode(), digest_size=12).hexdigest()
     return digest[:9] if family == "mistral" else f"call_{digest}"

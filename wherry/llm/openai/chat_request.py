@@ -22,12 +22,12 @@ from wherry.llm.openai.generation_request import (
 from wherry.llm.openai.reading import Alternatives, NotDone, Whole, json_in, named
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
-#: The parts that are texts, in whatever form of OpenAI's, and the member that has it.
+#: The parts that are text, in any of OpenAI's forms, and the member that holds it.
 PARTS: Final = dict.fromkeys(
     ("text", "input_text", "output_text", "reasoning_text", "summary_text"), "text"
 ) | {"refusal": "refusal"}
-#: The roles whose messages may be without a content: that of an answer which was only thought, or
-#: that has called, is null, and so may be what a function gives.
+#: The roles whose messages may have no content: it is null in an answer of thoughts or calls only,
+#: and may be null in a function's result.
 SILENT: Final = ("assistant", "tool", "function")
 #: Longest role, in characters.
 MOST_ROLE_CHARS: Final = 64
@@ -60,7 +60,7 @@ def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         made["tool_calls"] = [
             _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)
         ]
-    else:  # null and an empty list are not calls; many templates ask only whether it is there
+    else:  # null and an empty list are not calls; many templates test only whether it is there
         made.pop("tool_calls", None)
     return made
 
@@ -106,8 +106,8 @@ def _call(call: Any, where: str) -> dict[str, Any]:
 
 
 def arguments_in(arguments: Any) -> Any:
-    """The arguments of a call as an object. What a model wrote that is none, or was cut off, stays
-    the text that it is: its answer is to be taken back as it was given."""
+    """The arguments of a call as an object. Text that is not an object, or was cut off, stays text:
+    a client must be able to send back an answer as it received it."""
     if not isinstance(arguments, str):
         return {} if arguments is None else arguments
     try:
@@ -129,13 +129,13 @@ class FunctionSpec(msgspec.Struct, kw_only=True):
 
 
 class Tool(msgspec.Struct, kw_only=True):
-    """What is read of a tool here. The model is told of it in the client's own words."""
+    """The members of a tool that are read here. The model gets the tool as the client sent it."""
 
     type: str
     function: FunctionSpec | None = None
 
 
-#: The most functions of a request (OpenAI: 128): each is told to the model, and is read again with
+#: The most functions of a request (OpenAI: 128): each goes into the prompt, and is read again for
 #: each answer.
 MOST_TOOLS: Final = 1024
 Tools = Annotated[list[dict[str, Any]], msgspec.Meta(max_length=MOST_TOOLS)]
@@ -174,7 +174,7 @@ class SomeTools(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class AllowedTools(
     msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools", forbid_unknown_fields=True
 ):
-    """Tools of which one may, or must, be called."""
+    """Tools of which one may or must be called."""
 
     allowed_tools: SomeTools
 
@@ -185,7 +185,7 @@ VARIABLES: Final = (
 )  # fmt: skip
 
 
-#: Calls that `required` may have: small models go on with a list without end.
+#: The most calls with `required`: small models write a list without end.
 MOST_CALLS: Final = 32
 
 
@@ -205,10 +205,10 @@ OF_CHATS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AllowedCalls:
-    """What a request lets its answers call."""
+    """The functions that a request allows its answers to call."""
 
     functions: Functions = field(default_factory=dict)
-    #: The most calls of an answer; None: any number. What goes beyond is left out.
+    #: The most calls of an answer; None: any number. Further ones are left out.
     most: int | None = None
     #: The answer is constrained to be a call: bare JSON, whatever the model's own form is.
     forced: bool = False
@@ -216,7 +216,7 @@ class AllowedCalls:
 
 @dataclass(slots=True, kw_only=True)
 class ChatCall(ModelCall):
-    """What a chat asks of a model, and of its answer."""
+    """A chat's inputs for a model, and what its answer may call."""
 
     calls: AllowedCalls
     shown: AnswerParts
@@ -244,7 +244,7 @@ class ChatRequest(Request):
     # Beyond OpenAI, as vLLM names them.
     #: Variables of the chat template, such as `enable_thinking`.
     chat_template_kwargs: dict[str, Any] | None = None
-    #: True: what the checkpoint puts before a text, before the template's, too.
+    #: True: the tokens that the checkpoint puts before a text also precede the template's.
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     #: The model goes on with the last message.
@@ -253,8 +253,8 @@ class ChatRequest(Request):
     documents: list[dict[str, Any]] | None = None
 
     def call(self, parameters: str = "function.parameters") -> ChatCall:
-        """All that is read of the request. `parameters` is where the client's tools have the
-        schemas of theirs. BadField."""
+        """The request as inputs for a model. `parameters` is the place of the schemas in the
+        client's tools. BadField."""
         offered = self._offered()
         forced = self._forced([function for _, function in offered])
         functions = {function.name: function.parameters or {} for _, function in offered}

@@ -47,13 +47,13 @@ class ClientRequest:
         self.entry = entry
         self.exchange = exchange
         self.form = form
-        #: Names of the fields that are left out; None: there are none, each is refused.
+        #: Names of the unknown fields that were ignored; None: such fields are refused.
         self.ignored: list[str] | None = None if entry.common.openai.strict_fields else []
         self._id = ""
 
     @property
     def id(self) -> str:
-        """The client's X-Request-Id, or an own one."""
+        """The client's X-Request-Id, or a new one."""
         if not self._id:
             self._id = request_id_of(self.exchange)
         return self._id
@@ -76,12 +76,12 @@ class ClientRequest:
                     lambda parsed: start(self, parsed),
                     reads=True,
                 )
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - any error is the client's answer
             self._refuse(error)
 
     def checked(self, call: Call, body: Buffer) -> Call:
-        """What the body asks, measured if it is large; what no grammar can follow in it is ignored.
-        BadField if nothing may be."""
+        """The call, measured if its body is large. Schema parts that no grammar can follow are
+        ignored; BadField if nothing may be ignored."""
         if call.not_followed:
             if self.ignored is None:
                 problem = "calls cannot be made to follow it: leave it out"
@@ -122,7 +122,7 @@ class ClientRequest:
         self.exchange.respond(status, body, headers=headers)
 
     def _refuse(self, error: Exception) -> None:
-        """Answer with an error of what was sent, all of which counts: none of it is ignored."""
+        """Answer with an error of the request, without a list of ignored fields."""
         self.ignored = None
         self.fail(error)
 

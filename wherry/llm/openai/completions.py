@@ -29,12 +29,12 @@ class CompletionRequest(Request):
     }
 
     prompt: str | list[str | Whole | list[Whole]]
-    #: 16 if not given; 0 only with `echo`.
+    #: Default: 16; 0 only with `echo`.
     max_tokens: Whole | None = None
     logprobs: Alternatives | None = None
     #: Puts the prompt before the answer.
     echo: bool | None = None
-    #: False: without what the checkpoint puts before a text.
+    #: False: without the tokens that the checkpoint puts before a text.
     add_special_tokens: bool | None = None
 
     def call(self) -> ModelCall:
@@ -68,20 +68,20 @@ class CompletionRequest(Request):
         return sampling
 
     def echoes(self) -> list[str]:
-        """The prompts, if that is all there is to an echo; else it is the model's to make: of
-        tokens, with log probabilities, of what truncation leaves, or without an answer."""
+        """The prompts, if they can be echoed here. The model makes the echo of tokens, of truncated
+        prompts, with log probabilities, or without an answer."""
         simple = (self.logprobs, self.truncate_prompt_tokens) == (None, None)
         if not self.echo or not simple or self.max_tokens == 0:
             return []
         return [prompt for prompt in self.prompts() if isinstance(prompt, str)]
 
 
-#: Bytes of a text that no token may stand for, as where a tokenizer has another form of a letter.
+#: Most bytes of a text that no token stands for, as where a tokenizer normalizes a letter.
 LOOK_AHEAD: Final = 12
 
 
 class TextTokens(msgspec.Struct):
-    """The log probabilities of a text's tokens, and where in it each begins."""
+    """The log probabilities of a text's tokens, and where each begins in the text."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -90,7 +90,7 @@ class TextTokens(msgspec.Struct):
 
 
 class TextChoice(msgspec.Struct, kw_only=True):
-    """How one text goes on."""
+    """The continuation of one prompt."""
 
     index: int
     text: str
@@ -104,7 +104,7 @@ class TextChoice(msgspec.Struct, kw_only=True):
 
 
 class TextCompletion(msgspec.Struct, kw_only=True):
-    """How texts go on; in an event a part of them, and the last event is [DONE]."""
+    """The continuations of prompts; in an event a part of them. The last event is [DONE]."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
@@ -132,7 +132,7 @@ class TextAnswer(OpenAIAnswer):
         super().__init__(model, request_id, shown)
         self._echoes = echoes
         self._n, self._prompt_count = n, prompt_count
-        #: What is told of each prompt, which comes with the first piece of its first answer.
+        #: The details of each prompt, which come with the first piece of its first answer.
         self._prompts: dict[int, Mapping[str, Any]] = {}
         self._offsets: dict[int, TokenOffsets] = {}
 
@@ -141,7 +141,7 @@ class TextAnswer(OpenAIAnswer):
         cls, request: ClientRequest, loaded: LoadedModel, fields: CompletionRequest, call: ModelCall
     ) -> TextAnswer:
         if loaded.signature.input("parameters"):
-            # OpenAI's own default, which gives way to what is asked for.
+            # OpenAI's own default, unless the request sets another number.
             most = max(16, fields.min_tokens or 0)
             call.inputs["parameters"].setdefault("max_tokens", most)
         name, n = fields.model or loaded.reported_name(), fields.n or 1
@@ -241,7 +241,7 @@ class TokenOffsets:
     """At which character of a choice's text each of its tokens begins.
 
     Text may come later than its tokens, as what could become a stop text is held back: a token
-    waits for its text, or for so much that it cannot come any more.
+    waits for its text, or until too much other text has come for it to follow.
     """
 
     def __init__(self, before: str) -> None:
@@ -254,8 +254,8 @@ class TokenOffsets:
     def add(
         self, tokens: Iterable[Mapping[str, Any]], text: str, *, whole: bool
     ) -> list[tuple[Mapping[str, Any], int]]:
-        """Add tokens and text, which is the last if `whole`. The tokens that have their place
-        now."""
+        """Add tokens and text, which is the last if `whole`. Return the tokens whose place is
+        known now."""
         self._tokens += tokens
         self._text += text.encode()
         placed, end = [], 0
@@ -279,7 +279,7 @@ class TokenOffsets:
 
 def _place(token: bytes, text: bytes, start: int, *, whole: bool) -> tuple[int, int] | None:
     """Begin and end of a token in a text; an empty range if it is not there (special tokens), None
-    if it may come yet."""
+    if it may still come."""
     for form in (token, token.removeprefix(b" ")):  # which a vocabulary may have before a text
         if text.startswith(form, start):
             return start, start + len(form)

@@ -10,7 +10,7 @@ import msgspec
 from wherry.core.api import AdapterNotFound, InvalidRequest, PromptTooLong, WherryError
 from wherry.server.api import Exchange, describe
 
-#: Where Jina, Cohere and vLLM have what others have below /v1.
+#: Paths that Jina, Cohere and vLLM serve outside of /v1.
 BESIDE_V1: Final = frozenset(
     (
         "/tokenize", "/detokenize", "/score", "/rerank", "/v2/rerank",
@@ -24,7 +24,7 @@ def speaks_openai(path: str) -> bool:
 
 
 class OpenAIErrorFields(msgspec.Struct, kw_only=True):
-    """What went wrong: `param` is the field that is to blame."""
+    """What went wrong: `param` is the field at fault."""
 
     message: str
     type: str
@@ -39,14 +39,14 @@ class OpenAIError(msgspec.Struct):
 
 
 class BadField(InvalidRequest):
-    """A field of the request is wrong; None: it is the body as a whole."""
+    """A field of the request is wrong; None: the body as a whole."""
 
     def __init__(self, field: str | None, problem: str) -> None:
         super().__init__(problem if field is None else f"{field}: {problem}", field=field)
 
 
 class UnknownModel(InvalidRequest):
-    """No model has this name, or the model cannot do what is asked."""
+    """No model has this name, or the model cannot serve this request."""
 
     http_status = 404
     grpc_code = "NOT_FOUND"
@@ -63,7 +63,7 @@ class UnknownRoute(InvalidRequest):
 
 
 class NotKept(InvalidRequest):
-    """No response of this id is kept for the client, or none any more."""
+    """No response with this id is kept for the client, or it is not kept any more."""
 
     http_status = 404
     grpc_code = "NOT_FOUND"
@@ -89,7 +89,7 @@ TYPES = {
 }
 
 
-#: The codes by which clients tell errors apart.
+#: The codes by which clients distinguish errors.
 CODES = {
     UnknownModel: "model_not_found",
     AdapterNotFound: "model_not_found",
@@ -99,8 +99,8 @@ CODES = {
 }
 
 
-#: Makes a protocol's JSON of an error: the error, its status, what is said of it, the field that is
-#: to blame, and the request's id.
+#: Makes a protocol's JSON of an error: the error, its status, message, the field at fault, and the
+#: request's id.
 ErrorForm = Callable[[Exception | None, int, str, str | None, str], bytes]
 
 
@@ -124,7 +124,7 @@ def described(
 ) -> tuple[int, bytes, list[tuple[str, str]]]:
     """Status, body and headers of an error; a bug of ours is logged and not shown.
 
-    `named` says by what name the request has what the model blames.
+    `named` maps the model's name of a field to the request's.
     """
     status, message, headers = describe(exchange, error)
     param = error.field if isinstance(error, InvalidRequest) else None

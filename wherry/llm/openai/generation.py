@@ -38,7 +38,7 @@ class ChoiceDelta:
     logprobs: Sequence[Mapping[str, Any]] = ()
     usage: Mapping[str, int] = field(default_factory=dict)
     token_ids: Sequence[int] = ()
-    #: What else the engine says: `Delta.details`.
+    #: What else the engine reports: `Delta.details`.
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -92,7 +92,7 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    #: None: the model does not think, or its engine does not tell.
+    #: None: the model does not think, or its engine does not count thoughts.
     reasoning_tokens: int | None = None
 
     def add(self, usage: Mapping[str, int]) -> None:
@@ -116,9 +116,9 @@ class Usage:
 
 
 class OpenAIAnswer(ABC):
-    """The answer to one request: gathers pieces, and says what of them is to be sent."""
+    """The answer to one request: gathers pieces, and decides what is sent of them."""
 
-    #: What the object is called, and how its id begins.
+    #: The object's type, and the prefix of its id.
     kind: str
     prefix: str
     #: What ends a stream of them.
@@ -150,7 +150,7 @@ class OpenAIAnswer(ABC):
         """End the answer; return the last choices or events."""
 
     def stopped(self, indexes: Iterable[int]) -> list[Any]:
-        """End the choices that the model has not: a plain one may say nothing at all."""
+        """End the choices that the model has not ended: a plain one may send nothing at all."""
         left = [i for i in indexes if i not in self.choices or not self.choices[i].finish_reason]
         return [part for i in left for part in self.add(ChoiceDelta(i, "", "stop"))]
 
@@ -168,7 +168,7 @@ class OpenAIAnswer(ABC):
         raise NotImplementedError
 
     def closing(self) -> Sequence[msgspec.Struct]:
-        """The events behind the last choice: the usage, where it is asked for."""
+        """The events after the last choice: the usage, if requested."""
         return [self.event([], self.usage.total())] if self.shown.usage else []
 
     def finish_reasons(self) -> list[str | None]:
@@ -183,7 +183,7 @@ class OpenAIAnswer(ABC):
         return msgspec.json.encode(self.whole())
 
     def usage_of_event(self) -> msgspec.UnsetType | None:
-        """Where the usage is asked for, all events but the last say that they have none."""
+        """Null where the usage was requested: all events but the last carry it as null."""
         return None if self.shown.usage else msgspec.UNSET
 
     def failure(self, error: bytes) -> tuple[str, bytes]:
@@ -192,7 +192,7 @@ class OpenAIAnswer(ABC):
 
 
 class GenerationRequest(Protocol):
-    """What a request says of its generation, in whatever protocol it came."""
+    """The fields of a generation's request, in any protocol."""
 
     @property
     def model(self) -> str | None: ...
@@ -203,11 +203,11 @@ class GenerationRequest(Protocol):
     @property
     def priority(self) -> int | None: ...
     def named(self, blamed: str) -> str:
-        """Return the name that a field which the engine blames has in this request."""
+        """Return this request's name of a field that the engine found wrong."""
 
 
 class PromptCall(InferCall):
-    """One prompt of a generation, by its number: its responses and its outcome are for that."""
+    """One prompt of a generation: its responses and outcome carry the prompt's number."""
 
     __slots__ = ()
 
@@ -247,8 +247,7 @@ class Generation:
         self._events = request.events() if fields.stream else None
 
     def submit(self, model_call: ModelCall) -> None:
-        """Send a request for each prompt; what is refused at once is raised, or fails all of
-        them."""
+        """Send a request for each prompt; an immediate refusal is raised, or fails all of them."""
         entry, exchange = self._request.entry, self._request.exchange
         sent, loaded, nbytes = exchange.request, self._loaded, model_call.nbytes
         notes: HeadNotes = sent.head.notes or entry.note(sent.head)
@@ -281,7 +280,7 @@ class Generation:
             self._events.keep_alive()
 
     def _shared(self, inputs: Inputs) -> Inputs:
-        """What all prompts have, as the model has it. A variant of the model is a parameter."""
+        """The inputs that all prompts share, as the model takes them. A variant is a parameter."""
         name, config = self._fields.model, self._loaded.config
         if name not in (None, config.name, *config.served_names) and "task" not in inputs:
             inputs = {**inputs, "parameters": {**inputs["parameters"], "adapter": name}}
@@ -290,7 +289,7 @@ class Generation:
         return self._known(inputs)
 
     def _known(self, inputs: Inputs) -> Inputs:
-        """The inputs that the model has; what it has not must not have been asked for."""
+        """The inputs that the model has. BadField if the request needs another one."""
         names = self._names
         if "messages" in inputs and "template" not in names:  # which renders them as they are
             inputs = {**inputs, "messages": in_texts(inputs["messages"])}
@@ -312,7 +311,7 @@ class Generation:
             piece = self._answer.piece(self._loaded, response)
             index = call.codec * self._per_prompt + piece.index
             self._send(self._answer.add(replace(piece, index=index)), call)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - any error is the client's answer
             self._stop(error)
 
     def settle(self, call: PromptCall, outcome: InferResponse | Exception) -> None:
@@ -325,7 +324,7 @@ class Generation:
             self._end()
 
     def _stop(self, error: Exception) -> None:
-        """Fail, with the first error that there is."""
+        """Fail with the first error."""
         if self._failed is None:
             self._failed = error
             self._cancel()
@@ -335,7 +334,7 @@ class Generation:
             call.cancel()
 
     def _send(self, choices: Sequence[msgspec.Struct], call: PromptCall | None) -> None:
-        """Send choices, with the last of which the client has read the response to `call`."""
+        """Send choices. When the client has read the last, it has read the response to `call`."""
         consumed = None if call is None or call.stream is None else call.stream.consumed
         if self._events is None or not choices:
             if consumed is not None:
@@ -359,7 +358,7 @@ class Generation:
                 else:
                     self._finish(self._events, last)
                 return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - any error is the client's answer
             self._failed = error
         self._fail(self._failed)
 
@@ -391,7 +390,7 @@ def _send_event(
     events.send(msgspec.json.encode(event), getattr(event, "type", ""), consumed)
 
 
-#: Makes the answer that begins: of the request, its model, its fields, and what these ask of it.
+#: Makes an answer: of the request, its model, its fields, and the call made of these.
 Answering = Callable[[ClientRequest, LoadedModel, Any, Any], OpenAIAnswer]
 
 
@@ -419,8 +418,8 @@ def generation_route(
     return models.route(read, start, operation, ability, form=form)
 
 
-# What a span says of a generation, by OpenTelemetry's conventions for generative AI: numbers and
-# names. What was asked and answered is for the two who talk.
+# The attributes of a generation's span, by OpenTelemetry's conventions for generative AI: numbers
+# and names only. Prompts and answers are private.
 
 _OPERATIONS: Final = {
     "chat.completion": "chat", "response": "chat", "message": "chat",

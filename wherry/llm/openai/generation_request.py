@@ -24,11 +24,11 @@ from wherry.llm.openai.reading import Alternatives, NotDone, TokenId, Whole, jso
 
 #: The model's inputs for one row.
 Inputs = dict[str, Any]
-#: A field that says what the answer must look like, and the engine's constraint for it.
+#: A field that constrains the form of the answer, and the engine's constraint for it.
 AnswerForm = tuple[str, dict[str, Any]]
 
-#: What all prompts of a request share counts once for each of them, as each is a request to the
-#: model, which may run in another process; together it may be so much.
+#: The most bytes that the prompts of a request may share, counted once for each prompt: each is a
+#: request of its own to the model, which may run in another process.
 MOST_SHARED_BYTES: Final = 16 * 2**20
 #: Tokens of an answer that the request does not bound.
 LEAST_TOKENS: Final = 16
@@ -36,7 +36,7 @@ LEAST_TOKENS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class AnswerParts:
-    """What a client wants to see beside the text and its end."""
+    """What an answer includes beside the text and its end."""
 
     #: The usage at the end of a stream.
     usage: bool = False
@@ -46,21 +46,21 @@ class AnswerParts:
 
 @dataclass(slots=True)
 class ModelCall:
-    """What a request asks of a model."""
+    """A request's inputs for a model."""
 
     #: The model's inputs for each prompt.
     inputs: Inputs
-    #: Those that each prompt has for itself.
+    #: The inputs that are each prompt's own.
     own: Sequence[Inputs] = ({},)
     #: Bytes of the inputs of each prompt, the shared ones among them; None: not measured.
     nbytes: Sequence[int] | None = None
-    #: What no grammar can follow in the schemas that calls of tools must have: its places.
+    #: The places, in the schemas of tools, of what no grammar can follow.
     not_followed: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, own: Sequence[Inputs], inputs: Inputs, field: str) -> ModelCall:
-        """Several prompts, measured. BadField, for their field, if they are too many for what they
-        share."""
+        """Several prompts, measured. BadField, for their field, if there are too many of them for
+        the bytes that they share."""
         made = cls(inputs, own)
         once = made.measure()
         if len(own) > 1 and len(own) * once > MOST_SHARED_BYTES:
@@ -80,15 +80,15 @@ class ModelCall:
         return made
 
     def measure(self) -> int:
-        """Count the bytes of each prompt, which takes as long as reading them did; return those of
-        what they share."""
+        """Count the bytes of each prompt, which takes as long as reading them did; return
+        those of the shared ones."""
         once = value_bytes(self.inputs)
         self.nbytes = [once + value_bytes(each) for each in self.own]
         return once
 
 
 def _logprobs(own: Sequence[Inputs], parameters: Mapping[str, Any]) -> int:
-    """How many log probabilities are asked for, at most: a token is a character at least."""
+    """The most log probabilities that the request can get: a token is at least a character."""
     answers, most = parameters.get("n") or 1, parameters.get("logprobs")
     each = 0 if most is None else answers * (1 + most)
     of_a_token = each if parameters.get("echo") else 0
@@ -140,7 +140,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
         value = {name: value for name, value in values.items() if value not in (None, False)}
         if len(value) != 1:
             raise BadField(where, f"give exactly one of {', '.join(self.__struct_fields__)}")
-        if "json" in value:  # the engine's word is another
+        if "json" in value:  # the engine has another name for it
             return {"json_schema": schema_of(value["json"], f"{where}.json")}
         return value
 
@@ -149,7 +149,7 @@ def schema_of(value: Any, where: str) -> dict[str, Any]:
     """A JSON schema, which vLLM takes as text, too."""
     if isinstance(value, str):
         text, value = value, json_in(value, where)
-        if len(text) > MOST_CHARACTERS:  # of which the engine would say so later
+        if len(text) > MOST_CHARACTERS:  # the engine would refuse it later
             problem = f"it has {len(text)} characters; at most {MOST_CHARACTERS} are read"
             raise BadField(where, problem)
     if not isinstance(value, dict):
@@ -168,10 +168,10 @@ RENAMED: Final = {
     "include_stop_str_in_output": "include_stop",
     "return_token_ids": "report_prompt_tokens",
 }
-#: As many as the engine takes. A list beyond is refused while it is read: to hand it on, and to
-#: describe it, would cost others more time than it took to send.
+#: As many as the engine takes. A longer list is refused while it is read: passing it on, and
+#: describing it, would cost others more time than it took to send.
 NamedTokens = Annotated[list[Whole], msgspec.Meta(max_length=MOST_TOKENS_NAMED)]
-#: What vLLM says for "as many as the model takes".
+#: vLLM's value for "as many as the model takes".
 ALL: Final = -1
 
 
@@ -199,12 +199,12 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     #: Without effect, as GuideLLM sends it always: the usage is at the end.
     continuous_usage_stats: bool | None = None
-    #: Padding against guesses by the sizes of events: there is none here.
+    #: Padding that hides the sizes of events: never sent here.
     include_obfuscation: bool | None = None
 
 
 class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The fields that chat and completions share. None means "not given"."""
+    """The fields that chat and completions share. None means "absent"."""
 
     not_done: ClassVar[Mapping[str, NotDone]] = OF_GENERATIONS
 
@@ -223,7 +223,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     seed: Whole | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    #: From -1000 to 1000, by the number of the token.
+    #: From -1000 to 1000, by the token's number.
     logit_bias: (
         Annotated[dict[TokenId, float], msgspec.Meta(max_length=MOST_TOKENS_NAMED)] | None
     ) = None
@@ -236,7 +236,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: The answer does not end before, unless its form allows nothing more.
     min_tokens: Whole | None = None
     stop_token_ids: NamedTokens | None = None
-    #: The only tokens that may be chosen. It does not hold where it leaves none.
+    #: The only tokens that may be chosen. Ignored where it leaves none.
     allowed_token_ids: (
         Annotated[list[Whole], msgspec.Meta(min_length=1, max_length=MOST_TOKENS_ALLOWED)] | None
     ) = None
@@ -263,7 +263,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Structured output in vLLM's format.
     structured_outputs: StructuredOutputs | None = None
 
-    # Accepted: they say nothing about the answer.
+    # Accepted without effect on the answer.
     user: msgspec.Raw = msgspec.Raw()
     metadata: msgspec.Raw = msgspec.Raw()
     store: msgspec.Raw = msgspec.Raw()
@@ -275,7 +275,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prediction: msgspec.Raw = msgspec.Raw()
 
     def shown(self, *, thoughts: bool = True) -> AnswerParts:
-        """What the client wants to see."""
+        """What the answer includes."""
         options = self.stream_options or StreamOptions()
         return AnswerParts(
             usage=bool(options.include_usage),
@@ -303,7 +303,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return {name: value for name, value in parameters.items() if value is not None}
 
     def named(self, blamed: str) -> str:
-        """Return the name that a field which the engine blames has in this request."""
+        """Return this request's name of a field that the engine found wrong."""
         if blamed == "constraint":
             return next((field for field, _ in self.forms()), blamed)
         names = {ours: name for name, ours in RENAMED.items()}
@@ -313,8 +313,8 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
     def forms(self, call: AnswerForm | None = None) -> Iterator[AnswerForm]:
-        """What the answer must look like: it is that of a call, or of a text, which then may be of
-        a format."""
+        """The forms that the answer must have: a call's, or those of the fields that constrain a
+        text."""
         formed = self.response_format if call is None else None
         if formed is not None and (constraint := formed.constraint()):
             yield "response_format", constraint

@@ -1,4 +1,4 @@
-"""Which models can answer what the routes of language models ask, by their inputs and outputs?
+"""Which models can answer the requests of language models' routes, by their inputs and outputs?
 
 Names decide only between inputs that are alike.
 """
@@ -40,7 +40,7 @@ class VectorFit:
 
 @dataclass(frozen=True, slots=True)
 class ScoreFit:
-    """A cross encoder: it says of two texts by one number how well they go together."""
+    """A cross encoder: it scores by one number how well two texts go together."""
 
     query: TensorSpec
     document: TensorSpec
@@ -48,11 +48,11 @@ class ScoreFit:
 
 
 @dataclass(frozen=True, slots=True)
-class HearingFit:
+class AudioFit:
     """A model that makes a text of a recording."""
 
     audio: TensorSpec
-    #: Whether it has an input that says if it is to translate.
+    #: Whether it has an input that selects translation.
     translates: bool
 
 
@@ -81,12 +81,12 @@ def score_fit(signature: Signature) -> ScoreFit | None:
     return ScoreFit(query, document, scores[0])
 
 
-def hearing_fit(signature: Signature) -> HearingFit | None:
+def audio_fit(signature: Signature) -> AudioFit | None:
     needed = [spec for spec in signature.inputs if not spec.optional]
     if len(needed) != 1 or not _is_audio(needed[0]) or text_output(signature) is None:
         return None
     task = signature.input("task")
-    return HearingFit(needed[0], task is not None and _is_text(task))
+    return AudioFit(needed[0], task is not None and _is_text(task))
 
 
 def text_output(signature: Signature) -> TensorSpec | None:
@@ -145,17 +145,17 @@ NEEDS: Final = {
 }
 
 
-#: Inputs that a chat or a completion may give a model; one that needs more is for neither.
+#: Inputs that a chat or a completion can have; a model that needs others is for neither.
 CHAT_INPUTS: Final = frozenset(
     ("messages", "prompt", "token_ids", "parameters", "stream", "tools", "template", "task")
 )
 
-#: Seconds that a model has to tell its context.
+#: Seconds that a model has to report its context.
 CONTEXT_TIMEOUT: Final = 2.0
 
 
 class OpenAIModel(msgspec.Struct, kw_only=True):
-    """A model or a variant, in OpenAI's words and in Anthropic's."""
+    """A model or a variant, with OpenAI's fields and Anthropic's."""
 
     id: str
     object: Literal["model"] = "model"
@@ -166,9 +166,9 @@ class OpenAIModel(msgspec.Struct, kw_only=True):
     created_at: datetime
     root: str | msgspec.UnsetType = msgspec.UNSET
     parent: str | msgspec.UnsetType = msgspec.UNSET
-    #: The most tokens of a prompt and its answer, where the model says it.
+    #: The most tokens of a prompt and its answer, if the model reports it.
     max_model_len: int | msgspec.UnsetType = msgspec.UNSET
-    #: Which of these routes it is for: chat, completions, embeddings and so on.
+    #: The routes that it serves: chat, completions, embeddings and so on.
     abilities: tuple[str, ...] = ()
 
 
@@ -184,7 +184,7 @@ class AbleModels:
         self._generation = -1
         self._served: dict[str, bool] = {}
         self._able: WeakValueDictionary[tuple[str | None, str], LoadedModel]
-        #: What models have told of their contexts, as long as they are there.
+        #: The contexts that models have reported, while the models are loaded.
         self._contexts: WeakKeyDictionary[LoadedModel, int] = WeakKeyDictionary()
 
     def route(
@@ -195,7 +195,7 @@ class AbleModels:
         ability: str,
         form: ClientForm = OPENAI,
     ) -> Route:
-        """The route of what models with this ability answer; 404 while there is none.
+        """A route that models with this ability answer; 404 while no model has it.
         `read` and `start` are as for `ClientRequest.read`."""
 
         def answer(exchange: Exchange) -> None:
@@ -212,7 +212,7 @@ class AbleModels:
         return Route({"POST": answer}, "inference", operations=operations, needs=(ability,))
 
     def serves(self, ability: str) -> bool:
-        """Whether a model has this ability, or may have when it is ready."""
+        """Whether a model has this ability, or may have it when ready."""
         self._look_again()
         found = self._served.get(ability)
         if found is None:
@@ -221,7 +221,7 @@ class AbleModels:
         return found
 
     def _look_again(self) -> None:
-        """Forget what was found, if models have come or gone since."""
+        """Forget what was found, if models were loaded or unloaded since."""
         generation = self._runtime.registry.generation
         if self._generation != generation:
             self._served, self._able = {}, WeakValueDictionary()
@@ -232,7 +232,7 @@ class AbleModels:
         return sorted({m.name for m in self._with(ability)})
 
     def listed(self) -> list[OpenAIModel]:
-        """Those with any ability, then their variants. Blocks: may read files and ask models."""
+        """Those with any ability, then their variants. Blocks: may read files and query models."""
         models = sorted(self._with(None), key=lambda model: model.name)
         known = [(model, self._described(model)) for model in models]
         named = [
@@ -263,7 +263,7 @@ class AbleModels:
         )
 
     def _context(self, loaded: LoadedModel) -> int | msgspec.UnsetType:
-        """The most tokens that a model takes, which is asked once, by the tokens of a text."""
+        """The most tokens that a model takes. Queried once, by tokenizing a text."""
         if known := self._contexts.get(loaded) or getattr(loaded.model, "context_tokens", None):
             return int(known)
         if not _has_tokens(loaded):
@@ -285,8 +285,8 @@ class AbleModels:
         return [m for m in models if (ABLE[ability](m) if ability else abilities(m))]
 
     def named(self, name: str, *, variants: bool = True) -> LoadedModel:
-        """The model of this name or served name, or one that may have this variant, whatever it
-        can. UnknownModel."""
+        """The model of this name or served name, or one that may have this variant, with any
+        abilities. UnknownModel."""
         try:
             return self._runtime.model(name)
         except ModelNotFound:
@@ -344,13 +344,13 @@ def _has_tokens(loaded: LoadedModel) -> bool:
     return loaded.signature.output("token_ids") is not None and _speaks(loaded, "task")
 
 
-#: What says whether a model has an ability.
+#: Whether a model has an ability.
 ABLE: Final[dict[str, Callable[[LoadedModel], bool]]] = {
     "chat": lambda loaded: _generates(loaded, "messages"),
     "completions": lambda loaded: _generates(loaded, "prompt"),
     "tokens": _has_tokens,
     "embeddings": lambda loaded: vector_fit(loaded.signature) is not None,
     "scores": lambda loaded: score_fit(loaded.signature) is not None,
-    "transcriptions": lambda loaded: hearing_fit(loaded.signature) is not None,
-    "translations": lambda m: (fit := hearing_fit(m.signature)) is not None and fit.translates,
+    "transcriptions": lambda loaded: audio_fit(loaded.signature) is not None,
+    "translations": lambda m: (fit := audio_fit(m.signature)) is not None and fit.translates,
 }

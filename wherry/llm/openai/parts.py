@@ -1,7 +1,7 @@
 """Which parts has a chat's answer, thoughts, text and calls, and when does each begin and end?
 
-For protocols whose answers are lists of such parts: the chat's chunks say what a part is, these
-say how it goes onto the wire.
+For protocols whose answers are lists of such parts: the chat's chunks define the parts, the
+protocol defines their form on the wire.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ from wherry.core.api import Buffer, InvalidRequest, RequestTooLarge
 from wherry.llm.openai.errors import BadField
 from wherry.server.api import LARGE_BYTES, check_values
 
-#: What 64 bits hold: a larger number could not even be carried to the model.
+#: What 64 bits hold: a larger number could not even be passed to the model.
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-#: The same, of what there must be at least one.
+#: The same, at least one.
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 #: A token, by its number.
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-#: How many alternatives' log probabilities may be asked for.
+#: The most alternatives per token whose log probabilities a request can get.
 Alternatives = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
 
@@ -62,8 +62,8 @@ def json_in(text: str, where: str) -> Any:
 
 
 def fault_of(body: Buffer, problem: Exception) -> BadField:
-    """Why a body is not JSON, which the parser has told by this: of half of a surrogate pair, as
-    where a client has cut a text in an emoji, it may say that the body was truncated."""
+    """Why a body is not JSON, by the parser's error. Of half of a surrogate pair, as where a client
+    cut a text in an emoji, the parser may report that the body was truncated."""
     try:
         members = json.loads(bytes(body), parse_constant=str)
     except (ValueError, RecursionError):
@@ -79,11 +79,11 @@ def fault_of(body: Buffer, problem: Exception) -> BadField:
 
 Fields = TypeVar("Fields", bound=msgspec.Struct)
 
-#: Longest name of a field, in characters, that is compared with those that are known, or told.
+#: Longest name of a field, in characters, that is compared with the known ones, or repeated.
 MAX_NAME_CHARS: Final = 64
-#: What some clients put in front of UTF-8; it says nothing.
+#: What some clients put in front of UTF-8, without meaning.
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-#: What is said of a field that is not known.
+#: The message for an unknown field.
 UNKNOWN: Final = "is not a field that is known here"
 #: The most names in a header.
 MAX_NAMES: Final = 16
@@ -92,12 +92,12 @@ _UNFIT: Final = re.compile(r"[^!-+\--~]")
 
 
 class NotDone(msgspec.Struct, frozen=True):
-    """A field that is known and yet not done: it is refused, unless its value is one of `neutral`.
+    """A known field that is not implemented: refused, unless its value is one of `neutral`.
 
-    It is never ignored: the caller counts on what it asks for.
+    It is never ignored: the caller counts on its effect.
     """
 
-    #: Values that ask for nothing.
+    #: Values without effect.
     neutral: tuple[Any, ...] = ()
     #: What to send in its place.
     use: str = ""
@@ -106,8 +106,8 @@ class NotDone(msgspec.Struct, frozen=True):
     def instead(self) -> str:
         return f"; send {self.use} instead" if self.use else ""
 
-    def asks_nothing(self, value: bytes) -> bool:
-        """Whether this JSON asks for nothing."""
+    def is_neutral(self, value: bytes) -> bool:
+        """Whether this JSON is one of the values without effect."""
         try:
             return msgspec.json.decode(value) in self.neutral
         except msgspec.ValidationError:  # a number beyond all floats
@@ -117,7 +117,7 @@ class NotDone(msgspec.Struct, frozen=True):
 def decoded(body: Buffer, kind: type[Fields], ignored: list[str] | None = None) -> Fields:
     """A request's body; BadField names what is wrong in it.
 
-    A field that is not known is left out and its name appended to `ignored`; None: it is refused.
+    An unknown field is left out and its name appended to `ignored`; None: it is refused.
     """
     if body[:3] == BYTE_ORDER_MARK:
         body = bytes(body)[3:]
@@ -144,7 +144,7 @@ def header_of(ignored: Sequence[str]) -> str:
 def _known(
     body: Buffer, kind: type[msgspec.Struct], ignored: list[str] | None, where: str = ""
 ) -> bytes:
-    """An object without what is not known, here and in the objects and lists that it has."""
+    """An object without its unknown fields, here and in the objects and lists in it."""
     names = {*kind.__struct_fields__, kind.__struct_config__.tag_field}
     inner = _objects(kind)
     not_done: Mapping[str, NotDone] = getattr(kind, "not_done", {})
@@ -154,10 +154,10 @@ def _known(
             value = _known_value(value, inner[name], ignored, f"{where}{name}")
         elif name not in names:
             text = bytes(value)
-            if text == b"null":  # "not given"
+            if text == b"null":  # as if absent
                 continue
             if name in not_done:
-                if not not_done[name].asks_nothing(text):
+                if not not_done[name].is_neutral(text):
                     raise BadField(f"{where}{name}", f"is not supported{not_done[name].instead}")
                 continue
             if ignored is not None:
@@ -170,8 +170,7 @@ def _known(
 def _known_value(
     value: msgspec.Raw, kinds: _Kinds, ignored: list[str] | None, where: str
 ) -> msgspec.Raw:
-    """A value that is an object of one of these kinds, or a list of such, without what is not
-    known."""
+    """An object of one of these kinds, or a list of such, without unknown fields."""
     text = bytes(value)
     if text.startswith(b"["):
         items = msgspec.json.decode(text, type=list[msgspec.Raw])
@@ -213,8 +212,8 @@ def _is_unknown(problem: str) -> bool:
 
 
 def named(problem: str, kind: type[msgspec.Struct], where: str = "") -> BadField:
-    """msgspec's words with the field's name in front, and for an unknown one what may be meant.
-    `where` is the place of what was read, where that is not the whole body."""
+    """msgspec's message with the field's name in front; for an unknown field, also which known one
+    may be meant. `where` is the place of what was read, if that is not the whole body."""
     text, _, place = problem.partition(" - at `")
     if place.startswith("key` in `"):
         text, place = f"its keys: {text[0].lower()}{text[1:]}", place.removeprefix("key` in `")
@@ -237,12 +236,12 @@ def named(problem: str, kind: type[msgspec.Struct], where: str = "") -> BadField
     return BadField(field or None, text[0].lower() + text[1:].replace("`", ""))
 
 
-#: How msgspec says that a value is none of a Literal's.
+#: msgspec's message for a value that is not one of a Literal's.
 _NOT_AMONG: Final = "Invalid enum value "
 
 
 def _choices(kind: Any, field: str) -> list[Any]:
-    """The values that the field may have, of which a Literal tells; empty if none does."""
+    """The values of the field's Literal; empty if it has none."""
     for name in re.sub(r"\[\d*\]", "", field).split("."):
         members = {
             member.encode_name: member.type

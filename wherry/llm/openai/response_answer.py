@@ -32,7 +32,7 @@ class ReasoningText(msgspec.Struct, kw_only=True, tag_field="type", tag="reasoni
 
 
 class OutputMessage(msgspec.Struct, kw_only=True, tag_field="type", tag="message"):
-    """What the model says."""
+    """The model's message."""
 
     id: str
     status: str
@@ -147,9 +147,9 @@ class ResponseEvent(msgspec.Struct, kw_only=True):
 class ResponseAnswer(PartedAnswer[ResponseEvent]):
     """Items: what the model thought, messages, and calls of tools.
 
-    `repeated` is what the response says of its request; `keep` is called with the response when it
-    has ended, and returns whether it is kept: it may be too large. `names` are what items say of a
-    call in place of the name that the model gave it.
+    `repeated` are the fields of the request that the response repeats; `keep` is called with the
+    response when it has ended, and returns whether it is kept: it may be too large. `names` are the
+    members that name a call in items, by the name that the model calls.
     """
 
     kind, prefix = "response", "resp"

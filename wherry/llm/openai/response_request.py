@@ -1,4 +1,4 @@
-"""What may stand in a request to /v1/responses, its tools among it, and which chat is it?"""
+"""What may stand in a request to /v1/responses, its tools included, and which chat is it?"""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from wherry.llm.openai.generation_request import JsonSchema, ResponseFormat
 from wherry.llm.openai.reading import NotDone, Whole
 
 Json = dict[str, Any]
-#: Between a namespace and a function in the name that a model is told, as vLLM has it.
+#: Between a namespace and a function in the name that a model sees, as in vLLM.
 SEPARATOR: Final = "__"
-#: Tools that OpenAI's server runs. None is here, so the model is not told of one.
+#: Tools that OpenAI's server runs. None exists here, so none is offered to the model.
 HOSTED: Final = frozenset(
     (
         "web_search", "web_search_2025_08_26", "web_search_preview",
@@ -38,11 +38,11 @@ HOSTED: Final = frozenset(
 
 
 class ResponseTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A function, a namespace of some, or what is not offered to the model."""
+    """A function, a namespace of functions, or a tool that is not offered to the model."""
 
     type: str
     name: str = ""
-    # Null and absent are two things to a chat template.
+    # Null and absent differ to a chat template.
     description: str | msgspec.UnsetType | None = msgspec.UNSET
     parameters: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
     strict: bool | msgspec.UnsetType | None = msgspec.UNSET
@@ -53,7 +53,7 @@ class ResponseTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def functions_of(tools: Sequence[ResponseTool]) -> list[Json]:
-    """The functions that the model is told of, those of namespaces by both names. BadField."""
+    """The functions that the model is offered, those of namespaces by both names. BadField."""
     made = [
         {"type": "function", "function": _function(tool, namespace)}
         for namespace, tool in _functions(tools)
@@ -64,7 +64,7 @@ def functions_of(tools: Sequence[ResponseTool]) -> list[Json]:
 
 
 def flat_name(namespace: str, name: str) -> str:
-    """What a model calls a function."""
+    """The name by which a model calls a function."""
     return f"{namespace}{SEPARATOR}{name}" if namespace else name
 
 
@@ -106,7 +106,7 @@ OF_RESPONSES: Final = {
 
 
 class Obfuscation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    #: Padding against guesses by the sizes of events: there is none here.
+    #: Padding that hides the sizes of events: never sent here.
     include_obfuscation: bool = False
 
 
@@ -120,7 +120,7 @@ class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     format: TextFormat | None = None
-    #: How much is said is the model's affair: what OpenAI has without it is all there is.
+    #: The model decides how much it writes: only OpenAI's default is accepted.
     verbosity: Literal["medium"] | None = None
 
 
@@ -132,7 +132,7 @@ class ResponseText(msgspec.Struct):
 
 class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     effort: str | None = None
-    #: What the model thinks is told whole: there is nothing to choose.
+    #: Thoughts are always sent in full: there is nothing to choose.
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
@@ -169,16 +169,16 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     stream: bool | None = None
     stream_options: Obfuscation | None = None
     metadata: dict[str, str] | None = None
-    #: auto: as vLLM has it, the beginning of a conversation that is too long is left out.
+    #: auto: as in vLLM, the beginning of a conversation that is too long is left out.
     truncation: Literal["auto", "disabled"] | None = None
-    #: What the model thinks is not a secret: there is nothing to encrypt.
+    #: Thoughts are not secret here: there is nothing to encrypt.
     include: list[Literal["reasoning.encrypted_content"]] | None = None
 
-    # They ask for something to be kept, or for what was.
+    # These need kept responses.
     store: bool | None = None
     previous_response_id: str | None = None
 
-    # Accepted: they say nothing about the answer.
+    # Accepted without effect on the answer.
     user: str | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None
@@ -189,18 +189,18 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     priority: ClassVar[None] = None
 
     def check_kept(self, *, keeps: bool) -> None:
-        """Refuse what asks for something to be kept: BadField. `keeps`: responses are."""
+        """Refuse fields that need kept responses: BadField. `keeps`: responses are kept."""
         for field, problem in KEPT.items():
             if getattr(self, field) and not keeps:
                 raise BadField(field, problem)
 
     def hosted(self) -> list[str]:
-        """The places of tools that OpenAI's server would run, and none runs here."""
+        """The places of tools that OpenAI's server would run; none runs here."""
         return [f"tools[{n}]" for n, tool in enumerate(self.tools or ()) if tool.type in HOSTED]
 
     def call_names(self) -> dict[str, Json]:
-        """How a call of a function of a namespace is named in items, by the name that it has to a
-        model."""
+        """The members that name a call of a namespace's function in items, by the name that a model
+        calls."""
         return {
             flat_name(namespace, tool.name): {"name": tool.name, "namespace": namespace}
             for namespace, tool in _functions(self.tools or ())
@@ -208,8 +208,8 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         }
 
     def offered(self) -> list[ResponseTool]:
-        """The tools that the model is told of, as a response repeats them: with null for what is
-        not given."""
+        """The tools that the model is offered, as a response repeats them: null for what is
+        absent."""
         tools = [msgspec.structs.replace(t) for t in self.tools or () if t.type not in HOSTED]
         for tool in tools:
             tool.description = None if tool.description is msgspec.UNSET else tool.description
@@ -217,13 +217,13 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         return tools
 
     def items(self) -> list[dict[str, Any]]:
-        """The items of the request's own input: a text is what the user says."""
+        """The items of the request's own input: a text is the user's message."""
         if not isinstance(self.input, str):
             return self.input
         return [{"type": "message", "role": "user", "content": self.input}]
 
     def unknown(self) -> list[str]:
-        """The places of what is not known in the items of the request's own input."""
+        """The places of unknown members in the items of the request's own input."""
         return [
             where
             for place, item in enumerate(self.items())
@@ -267,8 +267,8 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         )
 
     def repeated(self) -> dict[str, Any]:
-        """Return the fields of the request that a response repeats, with what they mean if they
-        are not given."""
+        """Return the fields of the request that a response repeats, with defaults for absent
+        ones."""
         form = None if self.text is None else self.text.format
         return {
             "instructions": self.instructions,
@@ -315,7 +315,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         thoughts = ""
 
         def only_thought() -> None:
-            """A turn of thoughts alone is a message, too: roles go on alternating."""
+            """A turn of thoughts alone is a message, too, so that roles alternate."""
             if thoughts and not (input_items and input_items[-1]["role"] == "assistant"):
                 silent = {"role": "assistant", "content": "", "reasoning_content": thoughts}
                 input_items.append(silent)
@@ -333,7 +333,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             thoughts = ""
             merges = message.keys() == {"role", "tool_calls"}
             if input_items and merges and input_items[-1]["role"] == "assistant":
-                # Calls are items of their own; to a model they belong to what it said before.
+                # Calls are items of their own; to a model they belong to its message before.
                 input_items[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
             else:
                 input_items.append(message)
@@ -342,7 +342,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 NOTHING_KEPT: Final = "responses are not kept here (--max-kept-responses 0, or --fronts)"
-#: What asks for a response to be kept where none are, and what to do instead.
+#: Fields that need kept responses where none are kept, and what to do instead.
 KEPT: Final = {
     "store": f"{NOTHING_KEPT}: send store: false",
     "previous_response_id": f"{NOTHING_KEPT}: send what came before it as items of input",
@@ -372,7 +372,7 @@ OF_PARTS: Final = frozenset(("type", "annotations", "logprobs", *PARTS.values())
 
 
 def _unknown(item: Mapping[str, Any], where: str) -> Iterator[str]:
-    """The places of what is not known in an item and its parts; null is as if it were not there."""
+    """The places of unknown members in an item and its parts; null counts as absent."""
     kind = item.get("type", "message")
     members = MEMBERS.get(kind) if isinstance(kind, str) else None
     if members is None:  # refused, or a reference to one
@@ -412,7 +412,7 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _thoughts(item: Mapping[str, Any], where: str) -> str:
-    """What the model thought before what follows: in full, or else what is told of it."""
+    """What the model thought before the next item: in full, or else its summary."""
     whole, summary = (
         "" if item.get(name) is None else str(text_of(content_in(item[name], f"{where}.{name}")))
         for name in THOUGHTS

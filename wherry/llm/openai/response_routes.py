@@ -1,4 +1,4 @@
-"""How is a response asked for, which may go on from one that is kept, and which are kept?"""
+"""How is a response made, which may continue one that is kept, and which are kept?"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class KeptTurn:
     """A response, and what it answered.
 
     `response` is its JSON, `input_items` that of its input's items, and `previous` the id of the
-    response before it, or "". `owner` is the name of the key that it was asked for with.
+    response before it, or "". `owner` is the name of the key in its request.
     """
 
     id: str
@@ -62,13 +62,13 @@ class KeptTurn:
 class KeptResponses:
     """The turns of all conversations, at most `most_bytes` of JSON; 0: none are kept.
 
-    What was used least recently makes room. One loop uses it.
+    The least recently used makes room. One loop uses it.
     """
 
     def __init__(self, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most_bytes = most_bytes
         self._clock = clock
-        #: With the moment of its last use, the oldest first.
+        #: With the time of its last use, the oldest first.
         self._turns: OrderedDict[str, tuple[KeptTurn, float]] = OrderedDict()
         self._nbytes = 0
 
@@ -79,7 +79,7 @@ class KeptResponses:
         return len(self._turns)
 
     def keep(self, turn: KeptTurn) -> bool:
-        """Keep a turn under an id that is new, if it fits at all, and return whether it does."""
+        """Keep a turn under a new id if it fits at all; return whether it does."""
         if fits := turn.nbytes <= self.most_bytes:
             self._turns[turn.id] = turn, self._clock()
             self._nbytes += turn.nbytes
@@ -87,7 +87,7 @@ class KeptResponses:
         return fits
 
     def find(self, id: str, owner: str) -> KeptTurn | None:
-        """Return the owner's turn, which is used by that."""
+        """Return the owner's turn. Counts as a use."""
         self._make_room()
         turn, _ = self._turns.get(id, (None, 0))
         if turn is None or turn.owner != owner:
@@ -134,7 +134,7 @@ class ResponseDeleted(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class ResponseContext:
-    """A request, and the chat that it is with what came before it."""
+    """A request, and the chat that it is with the conversation before it."""
 
     parsed: ResponsesRequest
     #: The places of the items that only refer to others, and the ids of those.
@@ -145,11 +145,11 @@ class ResponseContext:
 
     @property
     def refers(self) -> bool:
-        """Whether what was kept is a part of this request."""
+        """Whether kept turns are a part of this request."""
         return bool(self.parsed.previous_response_id or self.references)
 
     def read(self, before: Sequence[Json] = ()) -> ChatCall:
-        """Make the chat, which goes on from the items `before`."""
+        """Make the chat, which continues the items `before`."""
         self.input_items = msgspec.json.encode(self.parsed.items())
         self.call = self.parsed.chat(before).call("parameters")
         return self.call
@@ -200,8 +200,8 @@ class ResponseRoutes:
         return context
 
     def _find(self, request: ClientRequest, context: ResponseContext) -> None:
-        """Look up what the request refers to, and start. It may be long, so that another thread
-        reads it."""
+        """Look up what the request refers to, and start. It may be long: another thread reads
+        it."""
         parsed = context.parsed
         if not context.refers:
             self._start(request, context)
@@ -274,9 +274,9 @@ class ResponseRoutes:
                 respond(exchange, msgspec.json.encode(gone))
                 return
             if parse_qs(request.query).get("stream", ["false"])[-1].lower() not in ("false", "0"):
-                raise BadField("stream", "no events are kept: ask for the response without it")
+                raise BadField("stream", "no events are kept: get the response without it")
             respond(exchange, turn.response)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - any error is the client's answer
             fail(exchange, error)
 
 
@@ -288,7 +288,7 @@ def _too_large(field: str, nbytes: int) -> BadField:
 def _check_sizes(
     references: Sequence[tuple[str, str]], items: Mapping[str, Json], earlier: int, most: int
 ) -> None:
-    """Refuse references to more than a body may have: an item counts as often as it is named."""
+    """Refuse references to more bytes than a body may have: an item counts at each reference."""
     sizes = {id: len(msgspec.json.encode(items[id])) for id in {id for _, id in references}}
     total = earlier
     for where, id in references:

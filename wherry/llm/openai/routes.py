@@ -1,8 +1,8 @@
 """Which model answers an OpenAI request, and how does the answer go out?
 
-Any model may: one that gives text and has an input `messages` chats, one with `prompt` completes.
-An LLM of wherry's engine does all that OpenAI's fields ask for; of a plain model a request may ask
-what it has inputs for, and is refused otherwise.
+Any model can: one with a text output and an input `messages` chats, one with `prompt` completes.
+An LLM of wherry's engine supports all of OpenAI's fields; a plain model those that it has inputs
+for: a request with others is refused.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def _file(name: str) -> str:
     return (Path(__file__).parents[1] / "chat_page" / name).read_text(encoding="utf-8")
 
 
-#: The page to chat with a server's models, which talks to these routes as any client does, and
-#: keeps conversations in the browser. Read when the server is imported: its event loop must not
-#: read files.
+#: The page to chat with a server's models, which calls these routes as any client does, and keeps
+#: conversations in the browser. Read when the server is imported: its event loop must not read
+#: files.
 PAGE, HEADERS = whole_page(
     _file("page.html"), _file("page.css"), _file("markdown.js") + _file("page.js")
 )
@@ -63,7 +63,7 @@ class OpenAIModels(msgspec.Struct, kw_only=True):
 
     object: Literal["list"]
     data: list[OpenAIModel]
-    #: The last three are for Anthropic's clients: there is but one page.
+    #: The last three are for Anthropic's clients: there is only one page.
     has_more: bool
     first_id: str | None
     last_id: str | None
@@ -101,7 +101,7 @@ class OpenAI:
         }
 
     def _of_models(self) -> dict[str, Route]:
-        # Those that do not begin with /v1 stand where vLLM has them.
+        # Paths without /v1 are where vLLM serves them.
         models = self._models
         listed = {"GET": tells("The models that can answer OpenAI's requests", OpenAIModels)}
         return {
@@ -137,30 +137,30 @@ class OpenAI:
             ),
         }
 
-    # Models. A variant's files may come and go: looking for them is for another thread.
+    # Models. A variant's files may come and go: another thread looks for them.
 
     def _list(self, exchange: Exchange) -> None:
-        def tell(found: list[OpenAIModel]) -> None:
+        def answer(found: list[OpenAIModel]) -> None:
             first, last = (found[0].id, found[-1].id) if found else (None, None)
             body = OpenAIModels(
                 object="list", data=found, has_more=False, first_id=first, last_id=last
             )
             respond(exchange, msgspec.json.encode(body))
 
-        self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
+        self._entry.off_loop(exchange, self._models.listed, answer, fail, reads=False)
 
     def _show(self, name: str, exchange: Exchange) -> None:
-        def tell(one: OpenAIModel) -> None:
+        def answer(one: OpenAIModel) -> None:
             respond(exchange, msgspec.json.encode(one))
 
         look = partial(self._models.one_listed, name)
-        self._entry.off_loop(exchange, look, tell, fail, reads=False)
+        self._entry.off_loop(exchange, look, answer, fail, reads=False)
 
     # The server
 
     def _chat_page(self, exchange: Exchange) -> None:
-        """The page, which needs no key, as a browser cannot send one before it has the page: it
-        tells nothing of the server before it has asked for it."""
+        """The page. It needs no key, as a browser cannot send one before it has the page: the page
+        shows nothing of the server before it has a key."""
         # Whether a model chats is not for clients without a key.
         if not self._entry.common.keys and not self._models.serves("chat"):
             raise UnknownRoute(

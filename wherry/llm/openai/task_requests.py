@@ -10,8 +10,8 @@ import msgspec
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.reading import NotDone, Positive, TokenId, Whole
 
-#: Of vectors and scores, as vLLM knows them: how a model reads and what it makes is its own
-#: business.
+#: Fields of vectors and scores that vLLM has: here the model alone decides how it reads and what
+#: it makes.
 OF_TASKS: Final = {
     "truncate_prompt_tokens": NotDone((-1,)),
     "truncation_side": NotDone(),
@@ -81,7 +81,7 @@ Pairs = tuple[list[str], list[str]]
 
 
 class TextDocument(msgspec.Struct, kw_only=True):
-    """A document as an object. What it has beside its text is not looked at."""
+    """A document as an object. Only its text is read."""
 
     text: str
 
@@ -120,7 +120,7 @@ class ScoreRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     priority: Whole | None = None
 
     def pairs(self) -> Pairs:
-        """One text beside each of the others, or as many beside as many."""
+        """One text beside each of the others, or two lists of the same length."""
         first, second = _texts("text_1", self.text_1), _texts("text_2", self.text_2)
         if len(first) == 1:
             first = first * len(second)

@@ -11,7 +11,7 @@ from wherry.core.api import Buffer, LoadedModel
 from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.generation import Generation
 from wherry.llm.openai.generation_request import ModelCall
-from wherry.llm.openai.models import AbleModels, hearing_fit
+from wherry.llm.openai.models import AbleModels, audio_fit
 from wherry.llm.openai.reading import decoded
 from wherry.llm.openai.task_requests import EmbeddingRequest, RerankRequest, ScoreRequest
 from wherry.llm.openai.tasks import (
@@ -49,7 +49,7 @@ from wherry.server.api import (
     object_of,
 )
 
-#: The request and the answer of each path, the model's ability, and what answers.
+#: The request and the answer of each path, the model's ability, and the task that answers.
 TASKS: Final[dict[str, tuple[str, type[msgspec.Struct], Any, str, Any]]] = {
     "/v1/embeddings": (
         "Embed texts", EmbeddingRequest, Vectors, "embeddings", embedding
@@ -93,11 +93,11 @@ def task_routes(models: AbleModels) -> dict[str, Route]:
         path: _task(models, task, takes, inference(summary, takes, gives), ability)
         for path, (summary, takes, gives, ability, task) in TASKS.items()
     }
-    hearing = {
-        path: _hearing(models, task, summary, ability)
+    transcribing = {
+        path: _transcribing(models, task, summary, ability)
         for path, (ability, task, summary) in HEARING.items()
     }
-    return {**tasks, **hearing}
+    return {**tasks, **transcribing}
 
 
 def _task(
@@ -121,7 +121,7 @@ def _task(
     return models.route(read, start, operation, ability)
 
 
-def _hearing(models: AbleModels, task: str, summary: str, ability: str) -> Route:
+def _transcribing(models: AbleModels, task: str, summary: str, ability: str) -> Route:
     def read(request: ClientRequest, body: Buffer) -> tuple[TranscriptionRequest, bytes]:
         values = named_values(request.exchange.request.head, body)
         return read_form(values, request.ignored)
@@ -129,7 +129,7 @@ def _hearing(models: AbleModels, task: str, summary: str, ability: str) -> Route
     def start(request: ClientRequest, form: tuple[TranscriptionRequest, bytes]) -> None:
         fields, audio = form
         loaded = models.able(fields.model, ability)
-        fit = hearing_fit(loaded.signature)
+        fit = audio_fit(loaded.signature)
         assert fit is not None
         inputs = {**fields.inputs(), fit.audio.name: audio}
         answer = TranscriptionAnswer(loaded, request.id, fields, task)

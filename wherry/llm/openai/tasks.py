@@ -54,7 +54,7 @@ class ReadTokens(msgspec.Struct):
 
 
 class Vector(msgspec.Struct, kw_only=True):
-    """The vector of one text: numbers, or those of 32 bits in base64."""
+    """The vector of one text: numbers, or FP32 in base64."""
 
     object: Literal["embedding"]
     index: int
@@ -117,7 +117,7 @@ class PairScores(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a model is given for one request, and what answers it."""
+    """One request's inputs for a model, and how its response is answered."""
 
     #: What it does, in a span.
     operation: str
@@ -134,7 +134,7 @@ class RowsCall(InferCall):
     codec: Task
 
     def submit(self, request: TaskRequest) -> None:
-        """Send the request; what is refused at once is raised."""
+        """Send the request; an immediate refusal is raised."""
         exchange = self.client.exchange
         head = exchange.request.head
         terms = self.entry.terms(head.headers, head.trace)
@@ -202,7 +202,7 @@ def _encoded(
 
 
 def _shortened(loaded: LoadedModel, request: EmbeddingRequest, vectors: Numbers) -> Numbers:
-    """The first numbers of each vector, of length 1, as OpenAI shortens them."""
+    """The first numbers of each vector, scaled to length 1, as OpenAI shortens them."""
     most, width = request.dimensions, vectors.shape[1]
     if most is not None and most > width:
         raise BadField("dimensions", f"the model '{loaded.name}' has {width}")
@@ -243,7 +243,7 @@ def _token_column(tokens: Sequence[list[int]], spec: TensorSpec, model: str) -> 
 
 
 def of_length_one(vectors: Numbers) -> Numbers:
-    """Vectors, the last dimension each, of length 1; one of zeros stays."""
+    """Vectors scaled to length 1 along the last dimension; one of zeros stays."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     with np.errstate(invalid="ignore"):  # what is not finite stays so
         made: Numbers = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms != 0)
@@ -300,7 +300,7 @@ def score(loaded: LoadedModel, request: ScoreRequest) -> Task:
 def _scored(
     loaded: LoadedModel, pairs: Pairs
 ) -> tuple[Columns, int, Callable[[InferResponse], list[float]]]:
-    """Columns and rows of pairs, and what makes their scores of the response."""
+    """Columns and rows of pairs, and the function that makes their scores of the response."""
     fit = score_fit(loaded.signature)
     assert fit is not None
     name = fit.score.name

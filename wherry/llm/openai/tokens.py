@@ -29,7 +29,7 @@ OWN: Final = ("prompt", "return_token_strs")
 
 
 class TokenizeRequest(Conversion):
-    """POST /tokenize, as vLLM has it: of a text, or of a conversation."""
+    """POST /tokenize, as in vLLM: of a text, or of a conversation."""
 
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
@@ -64,7 +64,7 @@ class TokenizeRequest(Conversion):
 
 
 class DetokenizeRequest(Conversion):
-    """POST /detokenize, as vLLM has it."""
+    """POST /detokenize, as in vLLM."""
 
     tokens: list[Whole]
 
@@ -97,7 +97,7 @@ class CountedTokens(msgspec.Struct):
 
 
 class TokenizerAnswer(OpenAIAnswer):
-    """The only piece of an answer, which is `made` of it."""
+    """An answer that is `made` of its only piece."""
 
     kind = prefix = "tokenize"
 

@@ -1,5 +1,5 @@
-"""What may stand in a form to /v1/audio/transcriptions, and how does what a model heard become a
-text, subtitles, or events?"""
+"""What may stand in a form to /v1/audio/transcriptions, and how does a transcription become text,
+subtitles, or events?"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TranscriptionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
     priority: ClassVar[None] = None
 
     def inputs(self) -> dict[str, Any]:
-        """The inputs that say how; a plain model may have some of them."""
+        """The inputs beside the recording; a plain model may have some of them."""
         if self.stream and self.response_format not in ("json", "text"):
             raise BadField("response_format", "a stream has texts only: json or text")
         if self.timestamp_granularities and self.response_format != "verbose_json":
@@ -108,7 +108,7 @@ class AudioDuration(msgspec.Struct):
 
 
 class Transcription(msgspec.Struct, kw_only=True):
-    """What is said in a recording; with `verbose_json` also what else the model says of it."""
+    """The text of a recording; with `verbose_json` also the model's other outputs."""
 
     task: str | msgspec.UnsetType = msgspec.UNSET
     language: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -129,7 +129,7 @@ class TranscriptionEvent(msgspec.Struct, kw_only=True):
 
 
 class TranscriptionAnswer(OpenAIAnswer):
-    """One recording's text, and what else the model tells of it."""
+    """One recording's text, and the model's other outputs."""
 
     kind = prefix = "transcription"
     last = None
@@ -145,10 +145,10 @@ class TranscriptionAnswer(OpenAIAnswer):
         self._details: dict[str, Any] = {}
         outputs = {spec.name for spec in loaded.signature.outputs}
         if self._form in SUBTITLES and "segments" not in outputs:
-            raise BadField("response_format", f"the model '{loaded.name}' tells no segments")
+            raise BadField("response_format", f"the model '{loaded.name}' has no output segments")
         for granularity in request.timestamp_granularities or ():
             if f"{granularity}s" not in outputs:
-                problem = f"the model '{loaded.name}' tells no {granularity}s"
+                problem = f"the model '{loaded.name}' has no output {granularity}s"
                 raise BadField("timestamp_granularities", problem)
 
     @property
@@ -203,7 +203,7 @@ class TranscriptionAnswer(OpenAIAnswer):
 
 
 def _subtitles(form: str, segments: Any) -> str:
-    """SubRip, which numbers its lines, or WebVTT. Both end one by an empty line."""
+    """SubRip, which numbers its entries, or WebVTT. An empty line ends an entry in both."""
     mark = "," if form == "srt" else "."
     parts = ["WEBVTT\n\n"] if form == "vtt" else []
     for number, segment in enumerate(segments, 1):

@@ -18,7 +18,7 @@ CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 
 def answer(*tools: str, most: int = 2, cached: bool = False) -> MessageAnswer:
     calls = AllowedCalls({name: {} for name in tools})
-    return MessageAnswer(ChatAnswer("m", "abc-1", calls), most, tells_cached=cached)
+    return MessageAnswer(ChatAnswer("m", "abc-1", calls), most, counts_cached=cached)
 
 
 def events_of(made: MessageAnswer, *pieces: ChoiceDelta) -> list[dict[str, Any]]:

@@ -181,7 +181,7 @@ def test_a_stream_tells_what_was_heard_so_far(client: Client) -> None:
     ("fields", "param", "says"),
     [
         ({"model": "plain", "language": "en"}, "language", "'plain' does not support it"),
-        ({"model": "plain", "response_format": "srt"}, "response_format", "tells no segments"),
+        ({"model": "plain", "response_format": "srt"}, "response_format", "has no output segments"),
         ({"model": "plain", "response_format": "xml"}, "response_format", "'vtt', not 'xml'"),
         ({"model": "plain", "temperature": "warm"}, "temperature", "expected float"),
         ({"model": "plain", "stream": "maybe"}, "stream", "expected bool"),
@@ -190,7 +190,7 @@ def test_a_stream_tells_what_was_heard_so_far(client: Client) -> None:
         ({"model": "whole", "timestamp_granularities[]": ["word"]}, "timestamp_granularities",
          "only verbose_json"),
         ({"model": "whole", "response_format": "verbose_json",
-          "timestamp_granularities[]": ["word"]}, "timestamp_granularities", "tells no words"),
+          "timestamp_granularities[]": ["word"]}, "timestamp_granularities", "has no output words"),
         ({"model": "plain", "chunking_strategy": "server_vad"}, "chunking_strategy",
          "is not supported"),
         ({"model": ["plain", "whole"]}, "model", "is there twice"),
