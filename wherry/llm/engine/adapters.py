@@ -1,4 +1,4 @@
-"""Which adapters (LoRA) has a model, where do they lie, and what do their files say?
+"""Which adapters (LoRA) has a model, where are they, and what do their files contain?
 
 An adapter adds to a linear layer the product of two thin matrices: y + x A^T B^T * alpha / r (Hu et
 al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021; with rslora alpha / sqrt(r)). The
@@ -43,7 +43,7 @@ class AdapterConfig(msgspec.Struct, frozen=True):
     modules_to_save: Any = None
     init_lora_weights: Any = True
     alpha_pattern: Any = None
-    #: The ranks of modules, by patterns of their names, that have another than `r`.
+    #: The ranks of modules whose rank is not `r`, by patterns of their names.
     rank_pattern: Any = None
     trainable_token_indices: Any = None
 
@@ -55,8 +55,8 @@ class AdapterConfig(msgspec.Struct, frozen=True):
             "use_dora": self.use_dora,
             f"bias = {self.bias!r}": self.bias != "none",
             "fan_in_fan_out": self.fan_in_fan_out,
-            # Trained beside weights that are not the checkpoint's: these ways to begin take a part
-            # out of them, unless peft has converted the adapter, and then says true here.
+            # Trained with weights that are not the checkpoint's: these initializations subtract a
+            # part of them. If peft has converted the adapter, the field is true.
             f"init_lora_weights = {begun!r}": str(begun).lower().startswith(CHANGE_BASE),
             "modules_to_save": self.modules_to_save,
             "alpha_pattern": self.alpha_pattern,
@@ -66,7 +66,7 @@ class AdapterConfig(msgspec.Struct, frozen=True):
         return f"{found} is not computed here; merge the adapter into its model" if found else ""
 
     def allows(self, rank: int) -> bool:
-        """Whether a module may have this rank. Which one has it, its matrices say."""
+        """Whether a module may have this rank. The matrices show which one does."""
         others = self.rank_pattern.values() if isinstance(self.rank_pattern, dict) else ()
         return rank == self.r or rank in others
 
@@ -75,7 +75,7 @@ class AdapterConfig(msgspec.Struct, frozen=True):
 
 
 def adapter_config(folder: Path) -> AdapterConfig:
-    """The configuration of an adapter. ConfigError says what in it cannot be computed."""
+    """The configuration of an adapter. ConfigError names what in it cannot be computed."""
     try:
         with (folder / CONFIG).open("rb") as opened:
             found = msgspec.json.decode(opened.read(MOST_CONFIG_BYTES), type=AdapterConfig)
@@ -88,8 +88,8 @@ def adapter_config(folder: Path) -> AdapterConfig:
 
 @dataclass(frozen=True, slots=True)
 class AdapterFolders:
-    """The adapters of one model: those that are named, and each folder within `folder`, which may
-    come and go while the model is served."""
+    """The adapters of one model: the named ones, and each folder within `folder`; these may be
+    added and removed while the model is served."""
 
     named: Mapping[str, Path]
     folder: Path | None = None
@@ -124,11 +124,11 @@ class AdapterFolders:
         return sorted(found)
 
     def may_have(self, name: str) -> bool:
-        """Whether there may be one of this name, without a look at files."""
+        """Whether there may be one of this name. Reads no files."""
         return name in self.named or (self.folder is not None and bool(NAME.fullmatch(name)))
 
     def find(self, name: str) -> Path | None:
-        """The folder of an adapter; None if there is none of this name. One look at a file."""
+        """The folder of an adapter; None if there is none of this name. Checks for one file."""
         if name in self.named:
             return self.named[name]
         if self.folder is None or not NAME.fullmatch(name):

@@ -7,7 +7,7 @@ first.
 
 Elsewhere, where starting a call takes longer than the work of one sequence, all attend in a few
 calls, and nothing waits for the device. The cache keeps the heads of one token next to each other,
-`[layer][token, kv head, feature]`. In decode a kernel reads keys and values where they lie
+`[layer][token, kv head, feature]`. In decode a kernel reads keys and values in place
 (paged_kernel.py). Prompts attend packed, one after the other, where torch has attention for that.
 """
 
@@ -115,8 +115,8 @@ class Attention:
         return views
 
 
-#: Memory that a call may take for what it gathers: bytes, and on a large GPU this part of it; the
-#: KV cache leaves more.
+#: Memory for what a call gathers: bytes, and on a large GPU this share of its memory; the KV cache
+#: leaves more.
 MOST_BYTES: Final = 1 << 28
 _PART: Final = 64
 #: Rows times tokens of context that a mask may have.
@@ -185,7 +185,7 @@ class PagedAttention:
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, slots: Tensor, window: int | None) -> Tensor:
-    """Attention of one sequence's last rows over its context, which lies in these slots. Returns
+    """Attention of one sequence's last rows over its context, which is in these slots. Returns
     [rows, heads * features]."""
     rows = len(q)
     if window is not None:
@@ -211,8 +211,8 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, slots: Tensor, window: int |
 def varlen(
     heads: int, kv_heads: int, size: int, dtype: torch.dtype, device: torch.device
 ) -> Callable[..., Tensor]:
-    """torch's attention of packed rows. Blocks; any exception: it does not run here, or is another
-    than in torch 2.13."""
+    """torch's attention of packed rows. Blocks; any exception: it does not run here, or differs
+    from that of torch 2.13."""
     from torch.nn.attention import varlen as of_torch
 
     attend: Callable[..., Tensor] = of_torch.varlen_attn  # type: ignore[assignment]
@@ -228,7 +228,7 @@ def varlen(
 
 
 def _most_bytes(device: torch.device) -> int:
-    """The memory that a call may take: on a large GPU long contexts are packed, then."""
+    """The memory that a call may take; a large GPU thus packs long contexts."""
     if device.type != "cuda":
         return MOST_BYTES
     return max(MOST_BYTES, torch.cuda.get_device_properties(device).total_memory // _PART)

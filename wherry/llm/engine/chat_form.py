@@ -1,9 +1,9 @@
 """In which form does a chat template take a conversation?
 
 Some read a message's content as a text only, some as a list of parts only, some both; most print
-the arguments of a call as an object, some as a text. What a template does not read it passes over
-in silence, so each form is tried once, on a conversation of a few words. What a template takes it
-gets as the client sent it.
+the arguments of a call as an object, some as a text. A template silently drops what it does not
+read, so each form is tried once, on a conversation of a few words. Forms that a template takes are
+passed on as the client sent them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from types import FrameType
 from typing import Any, Final
 
 Messages = list[dict[str, Any]]
-#: What stands between the parts of a message that becomes one text, as vLLM and llama.cpp have it.
+#: Separates the parts of a message that are joined into one text, as in vLLM and llama.cpp.
 BETWEEN_PARTS: Final = "\n"
-#: The member that has arguments which are not a JSON object, where a template takes objects only.
+#: The member for arguments that are not a JSON object, if a template takes objects only.
 AS_TEXT: Final = "arguments"
 
-#: Texts of the conversation that is tried.
-_ONE, _OTHER, _ASK = "Quixotic", "zephyrs", "vex"
-#: Nine letters, as Mistral's templates want an id to be.
+#: Texts of the trial conversation.
+_ONE, _OTHER, _QUESTION = "Quixotic", "zephyrs", "vex"
+#: Nine letters, as Mistral's templates require of an id.
 _ID: Final = "quizzical"
-#: Lines that a template may run for one of them.
+#: Lines that a template may run for one trial.
 _MOST_LINES: Final = 20_000
 
 
 def text_of(content: Any) -> Any:
-    """A message's content as a text: nothing is an empty one. Other values stay as they are."""
+    """A message's content as a text; None becomes "". Other values stay as they are."""
     if content is None:
         return ""
     if not isinstance(content, list):
@@ -54,7 +54,7 @@ class ChatForm:
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         made = dict(message)
         calls = made.get("tool_calls")
-        if "tool_calls" in made and not calls:  # many templates ask only whether it is there
+        if "tool_calls" in made and not calls:  # many templates only check that it is there
             del made["tool_calls"]
         role = made.get("role")
         self._set_content(made, role if role in _AROUND else "user", bool(calls))
@@ -63,7 +63,7 @@ class ChatForm:
         return made
 
     def _set_content(self, message: dict[str, Any], role: str, calls: bool) -> None:
-        """Leave the content as it is if the template takes it, else put it in a form that it
+        """Leave the content as it is if the template takes it, else convert it to a form that it
         takes, if there is one."""
         for form in _FORMS[_form_of(message)]:
             if self._takes(role, calls, form):
@@ -112,12 +112,12 @@ class ChatForm:
         return self._arguments[objects]
 
     def _shown(self, message: dict[str, Any]) -> str | None:
-        """What the template makes of a conversation with this message; None: it refuses it."""
+        """A conversation with this message, rendered; None: the template refuses it."""
         before, after = _AROUND[message["role"]]
-        question = {"role": "user", "content": _ASK}
+        question = {"role": "user", "content": _QUESTION}
         if message["role"] != "user":
             self._set_content(question, "user", calls=False)
-        if message.get("tool_calls"):  # which a result follows, and no user
+        if message.get("tool_calls"):  # followed by a result, not by the user
             after = 0
         talk = [dict(question)] * before + [message] + [dict(question)] * after
         if message["role"] == "tool":
@@ -130,10 +130,10 @@ class ChatForm:
             return None
 
 
-#: How many messages of the user stand before and behind a message of this role.
+#: The number of user messages before and after a message of this role.
 _AROUND: Final = {"user": (0, 0), "system": (0, 1), "assistant": (1, 1), "tool": (1, 0)}
 _TEXT: Final = {"type": "text", "text": _ONE}
-#: What is tried for each form that a content may have.
+#: The trial message of each form of a content.
 _TRIED: Final[dict[str, dict[str, Any]]] = {
     "absent": {},
     "null": {"content": None},
@@ -141,7 +141,7 @@ _TRIED: Final[dict[str, dict[str, Any]]] = {
     "part": {"content": [_TEXT]},
     "parts": {"content": [_TEXT, {"type": "text", "text": _OTHER}]},
 }
-#: The forms in which what was sent may be given, the best first.
+#: The forms to which each form may be converted, the best first.
 _FORMS: Final = {
     "absent": ("absent", "text", "part"),
     "null": ("null", "text", "part"),
@@ -152,7 +152,7 @@ _FORMS: Final = {
 
 
 def _is_read(form: str, shown: str) -> bool:
-    """Whether a content of this form was read, and not printed as Python or JSON has it."""
+    """Whether a content of this form was read, and not printed as a Python or JSON value."""
     if form in ("null", "absent"):
         return "None" not in shown
     if form == "text":

@@ -28,7 +28,7 @@ from wherry.llm.engine.known import ANOTHER_ENGINE, QUANTIZER_FILES, refusals
 
 #: Datatypes of weights by their safetensors names.
 FLOATS: Final = ("F32", "BF16", "F16")
-#: Those of tables that a module looks things up in; weights are never stored so.
+#: Those of lookup tables; weights are never stored in them.
 INDICES: Final = ("I64", "BOOL")
 #: Tensors from older versions of transformers that are not weights: masks, frequencies.
 NO_WEIGHT: Final = re.compile(r"(attn\.bias|attention\.bias|masked_bias|inv_freq|position_ids)$")
@@ -38,7 +38,7 @@ MOST_JSON_BYTES: Final = 32 << 20
 MOST_TEMPLATE_BYTES: Final = 1 << 20
 #: Fields of a config.json that one error message names.
 MOST_REFUSALS: Final = 5
-#: Files of adapters and sentence-transformers: the folder is more than its config.json says.
+#: Files of adapters and sentence-transformers: config.json does not describe all of the model.
 NOT_ALONE: Final = {
     "adapter_config.json": "an adapter (LoRA): merge it into its model first",
     **dict.fromkeys(
@@ -46,7 +46,7 @@ NOT_ALONE: Final = {
         "quantized weights are not computed here; use a checkpoint of floats, or " + ANOTHER_ENGINE,
     ),
 }
-#: Goes up when a file is converted otherwise than before: older folders in the cache are not used.
+#: Goes up when conversion changes: older folders in the cache are not used.
 _CONVERSION: Final = 2
 _SHARD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
 
@@ -65,8 +65,8 @@ def stage(
     every: float = STAGE_SECONDS,
     **of: Any,
 ) -> Iterator[None]:
-    """Log that a stage of a load begins, and while it goes on what `progress`, which another
-    thread calls, returns. `of` is in each line."""
+    """Log that a stage of a load begins, and until it ends what `progress` returns, which another
+    thread calls. `of` is in each line."""
     began, ended = monotonic(), threading.Event()
 
     def report() -> None:
@@ -214,7 +214,7 @@ class Checkpoint:
 
 
 def missing(source: str) -> str:
-    """What is not there, if a source is neither here nor of the form of a hub id; else ""."""
+    """What is missing, if a source is neither a local path nor a hub id in form; else ""."""
     path = Path(source).expanduser()
     if path.exists():
         return ""
@@ -302,7 +302,7 @@ def _downloaded(hub_id: str) -> Path:
         with stage("downloading", checkpoint=hub_id):
             return Path(snapshot_download(hub_id, allow_patterns=patterns))
     except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError) as error:
-        # The hub's client has raised a dozen errors on its way here: its last words say it.
+        # The hub's client chains a dozen errors: the last one is the clearest.
         why = str(error).partition("\n")[0]
         raise ConfigError(
             f"{hub_id}: no folder of that name, and the hub did not give it: {why}"
@@ -324,8 +324,8 @@ class StoredTensor(NamedTuple):
 
 
 def stored_tensors(file: Path) -> dict[str, StoredTensor]:
-    """The tensors by name, of a safetensors file's header. ConfigError if it is damaged, or the
-    file is not as long as it says."""
+    """The tensors of a safetensors file's header, by name. ConfigError if it is damaged, or the
+    file's length is not the one in it."""
     with opened_tensors(file, "np") as opened:
         slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - no dict
         return {n: StoredTensor(str(s.get_dtype()), s.get_shape()) for n, s in slices.items()}

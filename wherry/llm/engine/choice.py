@@ -1,4 +1,4 @@
-"""Which engine serves a checkpoint, and why that one, by what its files say?
+"""Which engine serves a checkpoint, and why that one, by what is in its files?
 
 wherry's own computes what it knows exactly; transformers' modules run in its loop for what it does
 not know; llama.cpp reads GGUF files as they are; vLLM is for GPUs.
@@ -56,13 +56,13 @@ def is_local(source: str) -> bool:
 
 
 def hub_names(source: str, name: str) -> tuple[str, ...]:
-    """What clients call a checkpoint of the hub for which no other name is said: its id."""
+    """The names of a hub checkpoint that is configured without one: its id."""
     return () if name or is_local(source) else (source,)
 
 
 def facts_of(source: str) -> Facts:
     """The facts of a folder or a GGUF file. Reads headers and configurations, bounded in size.
-    ConfigError if there is no such thing, or if it is damaged."""
+    ConfigError if it is missing or damaged."""
     path = Path(source).expanduser()
     if not is_gguf(source):
         return folder_facts(Checkpoint(path))
@@ -96,7 +96,7 @@ def folder_facts(checkpoint: Checkpoint) -> Facts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a checkpoint's files say of it before its weights are read."""
+    """What is known of a checkpoint before its weights are read."""
 
     name: str
     is_gguf: bool = False
@@ -123,8 +123,8 @@ class EngineChoice:
 
 
 def choose(facts: Facts, here: Here, requested: str = AUTO) -> EngineChoice:
-    """Choose the engine of a checkpoint, or check the one that is wanted. ConfigError says what to
-    do where there is none, or where the wanted one cannot serve it."""
+    """Choose the engine of a checkpoint, or check the requested one. ConfigError, with a remedy, if
+    there is none, or if the requested one cannot serve it."""
     if requested != AUTO and requested not in ENGINES:
         raise ConfigError(
             f"engine must be one of {', '.join((AUTO, *ENGINES))}; it is {requested!r}"
@@ -134,7 +134,7 @@ def choose(facts: Facts, here: Here, requested: str = AUTO) -> EngineChoice:
     if requested != AUTO:
         if why := _problem(facts, requested):
             raise ConfigError(f"{facts.name}: engine {requested}: {why}")
-        choice = EngineChoice(requested, "as the setting engine says")
+        choice = EngineChoice(requested, "the setting engine names it")
     else:
         choice = _chosen(facts, here)
     if choice.engine not in here.engines:
@@ -181,7 +181,7 @@ READ: Final = QUANTIZED[0]
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How a checkpoint's weights are quantized: by what, and where its files say so."""
+    """How a checkpoint's weights are quantized: the method, and the field that declares it."""
 
     #: As transformers names it; "" if the files name none.
     method: str
@@ -202,7 +202,7 @@ class Quantization:
 
 
 def quantization_of(config: Mapping[str, Any], files: Collection[str]) -> Quantization | None:
-    """What a config.json, or a file beside it, says of its weights; None if they are floats."""
+    """The quantization that config.json, or a file beside it, declares; None for floats."""
     for name, declared in _declared(config):
         method = declared.get("quant_method") if isinstance(declared, dict) else None
         for bits in ("4", "8"):  # transformers looks at these first
@@ -214,7 +214,7 @@ def quantization_of(config: Mapping[str, Any], files: Collection[str]) -> Quanti
 
 
 def _declared(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The fields that tell of quantized weights, the one that transformers reads first."""
+    """The fields that declare quantized weights, first the one that transformers reads."""
     text = config.get("text_config")
     for name in QUANTIZED:
         for part in (config, text if isinstance(text, dict) else {}):

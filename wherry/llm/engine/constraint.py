@@ -55,8 +55,8 @@ class Grammars:
         self._last: tuple[str, Matcher] | None = None
 
     def constraint(self, answer_form: AnswerForm, field: str = "constraint") -> Matcher:
-        """Compile the constraint of one answer. InvalidRequest says what is wrong with the schema
-        or grammar, which the request's `field` asks for. May take seconds."""
+        """Compile the constraint of one answer. InvalidRequest if the schema or grammar, from the
+        request's `field`, is invalid. May take seconds."""
         from llguidance import LLMatcher
 
         try:
@@ -151,26 +151,26 @@ class Matcher:
         first, *lines = self._matcher.get_error().strip().splitlines()
         if first == "NoExtensionBias":
             return "no text fits it"
-        # Of a regular expression the first line says only that it is wrong.
+        # For a regular expression the first line is only that it is invalid.
         return "".join([first, *(line[6:] for line in lines if line.startswith("error:"))])
 
     def copy(self) -> Matcher:
         return Matcher(self._matcher.deep_copy())
 
 
-#: Tokens that may hold what a call begins with.
+#: Tokens that may hold the beginning of a call.
 LAST_TOKENS: Final = 48
 #: The schema of a function without parameters.
 _NOTHING: Final[dict[str, Any]] = {**OBJECT, "properties": {}, "additionalProperties": False}
 
 
 def are_strict(tools: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the arguments of one of these must follow its schema."""
+    """Whether the arguments of one of these tools must follow its schema."""
     return any(_function(tool).get("strict") is True for tool in tools)
 
 
 def strict_functions(tools: Sequence[Mapping[str, Any]]) -> Strict:
-    """The schemas of what may be called, by name; None of those that are not strict."""
+    """The schemas of the functions, by name; None for those that are not strict."""
     functions = [_function(tool) for tool in tools]
     return {
         str(one["name"]): closed(
@@ -189,9 +189,9 @@ def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class FormedCalls:
-    """A constraint of the calls in an answer. `form` is the compiled `grammar`. Behind
-    `thought_end`, a mark, the answer begins once more: thoughts may end without one, so calls
-    within them have the grammar, too."""
+    """A constraint of the calls in an answer. `form` is the compiled `grammar`. After the mark
+    `thought_end` the answer begins again: thoughts may end without the mark, so calls within them
+    follow the grammar, too."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ _DEPENDENT: Final = {
     "$dynamicRef", "dependentRequired", "dependentSchemas", "if", "not", "unevaluatedProperties",
 }  # fmt: skip
 
-#: What llguidance has no grammar for.
+#: Keywords for which llguidance has no grammar.
 _NOT_FOLLOWED: Final = frozenset(
     (
         "$dynamicAnchor", "$dynamicRef", "$recursiveRef", "contains", "dependencies",
@@ -278,8 +278,8 @@ _BEYOND_REGULAR: Final = re.compile(r"\(\?<?[=!]|(?<!\\)(?:\\\\)*\\[1-9k]")
 
 
 def closed(schema: Schema) -> Schema:
-    """The schema with `additionalProperties: false` where it does not say anything about them:
-    small models invent unnamed members without end.
+    """The schema with `additionalProperties: false` where it does not mention them: small models
+    invent members without end.
 
     A resource in which several subschemas describe one object is left open: what each of them
     does not name, another may.
@@ -300,9 +300,9 @@ def closed(schema: Schema) -> Schema:
 
 
 def loosened(schema: Schema) -> tuple[Schema, list[str]]:
-    """The schema without what no grammar can follow, and the places of that in it.
+    """The schema without what no grammar can follow, and the places of what was removed.
 
-    `oneOf` becomes `anyOf`, of which it is named nowhere: most alternatives exclude each other.
+    `oneOf` becomes `anyOf`, which is not reported: most alternatives exclude each other.
     """
     made = _copy(schema)
     left_out: list[str] = []

@@ -25,7 +25,7 @@ from wherry.llm.engine.step_inputs import with_chosen
 
 log = logging.getLogger("wherry")
 
-#: Steps of a size that could not be recorded until it is tried again; twice as many each time.
+#: Steps until a size that could not be recorded is tried again; doubled at each failure.
 RETRY_STEPS: Final = 256
 
 
@@ -50,13 +50,13 @@ Record = Callable[[Callable[[], Tensor]], Replay]
 class _Line:
     place: int
     blocks: list[int]
-    #: How many of them are there.
+    #: How many of them are on the device.
     sent: int = 0
 
 
 @dataclass(slots=True)
 class _Failure:
-    """Of a size that could not be recorded: steps until the next try, and after that one."""
+    """Of a size that could not be recorded: steps until the next try, and between later ones."""
 
     left: int = 0
     after: int = RETRY_STEPS
@@ -101,7 +101,7 @@ class DecodeGraphs:
             self._recording(size)
 
     def run(self, rows: Sequence[DecodeRow], chosen: Tensor | None = None) -> Tensor | None:
-        """The logits of these rows, to be read before the next step; None: run it call by call.
+        """The logits of these rows, to be read before the next step; None: there is no recording.
         Tokens below 0 are places in `chosen`."""
         for size in self._sizes:
             if size >= len(rows) and (replay := self._recording(size)) is not None:
@@ -121,7 +121,7 @@ class DecodeGraphs:
             numbers, table = self._numbers[:, :size], self._table
             try:
                 self._made[size] = self._record(lambda: self._decode(numbers, table))
-            except Exception as error:  # noqa: BLE001 - of whatever kind: it runs without them
+            except Exception as error:  # noqa: BLE001 - of any type: it runs without them
                 failure.left, failure.after = failure.after, 2 * failure.after
                 log.warning(
                     "no CUDA graph: decode steps of this size run call by call",
@@ -156,7 +156,7 @@ class DecodeGraphs:
             self._table.view(-1).index_copy_(0, sent[1], sent[2].to(torch.int32))
 
     def _lines_of(self, rows: Sequence[DecodeRow]) -> list[_Line]:
-        """The lines of these sequences. Those of others are theirs until there are too few."""
+        """The lines of these sequences. Other sequences keep theirs until there are too few."""
         lines = self._lines
         missing = sum([row.sequence not in lines for row in rows])
         if missing > len(self._free):
@@ -173,7 +173,7 @@ class DecodeGraphs:
 
 
 def sizes(most: int) -> Iterator[int]:
-    """Numbers of sequences, up to `most`: a fourth, at most 8, is padding from 5 on."""
+    """Recorded numbers of sequences, up to `most`; at most 7 rows of a step are padding."""
     yield from (size for size in (1, 2, 4) if size < most)
     yield from range(8, most, 8)
     yield most

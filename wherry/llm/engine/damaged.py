@@ -1,8 +1,8 @@
-"""Can no engine here run what this config.json says: sizes that are none, another kind of model?
-And which part of a library's error may a client see?
+"""Can no engine here run this config.json: invalid sizes, another kind of model? And
+which part of a library's error may a client see?
 
-What an engine does not know, another may; a number that is a text is wrong for all of them, and
-libraries that are given an absurd one allocate it, or loop over it, before they look. Pure.
+What one engine does not know, another may; a number that is a text is wrong for all of them, and
+libraries allocate an absurd size, or loop over it, before they check it. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_LAYERS: Final = 4096
 #: The largest vocabularies have 300,000 tokens, the widest layers 100,000 features.
 MOST: Final = 1 << 24
 AGAIN: Final = "download the checkpoint again, or correct the field"
-#: The names by which configurations tell how many tokens a context has at most.
+#: The fields of configurations for the longest context, in tokens.
 POSITIONS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 #: Fields that count layers, and others that are sizes, by all names that configurations use.
 LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -61,7 +61,7 @@ def _wrong_size(part: Mapping[str, Any]) -> str:
 
 
 def _is_size(value: Any, most: int) -> bool:
-    """Whether it may be one: null takes a library's default, a list has one for each layer."""
+    """Whether it may be a size: null is a library's default, a list has one for each layer."""
     if value is None:
         return True
     if isinstance(value, list):

@@ -66,7 +66,7 @@ class Delta:
 
 
 class AnswerPieces:
-    """The answers to one request, each of which comes whole if it is not streamed."""
+    """The answers to one request, each returned whole if it is not streamed."""
 
     def __init__(self, stream: bool) -> None:
         self._stream = stream
@@ -91,8 +91,7 @@ class Reports:
         self._piece = lru_cache(PIECES)(tokenizer.piece)
 
     def token(self, sampled: Sampled, most: int | None = None) -> dict[str, Any]:
-        """A token and its alternatives, as an entry of `Delta.logprobs`; at most so many
-        alternatives."""
+        """A token and at most `most` alternatives, as an entry of `Delta.logprobs`."""
         top = [self._entry(token, logprob) for token, logprob in sampled.alternatives[:most]]
         return {**self._entry(sampled.token, sampled.logprob), "top": top}
 
@@ -106,7 +105,7 @@ class Reports:
         return Delta(0, "", list(tokens), "stop", [], usage, details)
 
     def ranked(self, sampled: Sampled, most: int) -> dict[str, Any]:
-        """A token and its alternatives by their numbers, as vLLM gives them."""
+        """A token and its alternatives by their ids, as vLLM reports them."""
         found = [(sampled.token, sampled.logprob, sampled.rank)]
         top = sampled.alternatives[:most]
         found += [(token, logprob, 1 + place) for place, (token, logprob) in enumerate(top)]

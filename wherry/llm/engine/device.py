@@ -1,8 +1,8 @@
-"""How do numbers cross to a device, and when has it computed what it was given?
+"""How are numbers copied to a device, and when has it computed what was sent?
 
-All numbers of a step cross together: a copy takes longer to start than to run, and one out of
-ordinary memory waits for the device. A GPU is given calls and computes them later: what the host's
-clock says after the last call is how long it took to make them.
+All numbers of a step are copied together: a copy takes longer to start than to run, and one from
+ordinary memory waits for the device. A GPU queues calls and computes them later: the host's clock
+after the last call measures only how long it took to make them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StepTimer(Protocol):
     def start(self) -> None: ...
 
     def stop(self) -> Callable[[], float]:
-        """What says how long it took, and blocks until the device has computed it."""
+        """Returns a function for the seconds, which blocks until the device has computed it."""
 
 
 class HostTimer:
@@ -57,7 +57,7 @@ class HostTimer:
 
 
 class CudaTimer:
-    """Marks in the GPU's own queue, which do not make the host wait before it asks."""
+    """Events in the GPU's own queue: the host waits only when it reads the time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -81,7 +81,7 @@ def timer_of(device: torch.device) -> StepTimer:
 
 
 def end_of(device: torch.device) -> Callable[[], object]:
-    """What blocks until the device has done what it was given so far."""
+    """A function that blocks until the device has done all that is queued now."""
     return _mark(device).synchronize if device.type == "cuda" else lambda: None
 
 

@@ -1,4 +1,4 @@
-"""How does one step of all generations go: what is computed, what was chosen, which have ended?
+"""How does one step of all generations run: what is computed, what was chosen, which have ended?
 
     schedule -> run the model -> choose tokens -> see which have ended
 
@@ -49,22 +49,22 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step that the device was given, and is not read yet."""
+    """A step that was sent to the device and is not read yet."""
 
     chunks: list[Chunk]
-    #: Those for which tokens are chosen.
+    #: The sequences for which tokens are chosen.
     sequences: list[Sequence]
     choice: NextTokens | None
     seconds: Callable[[], float]
 
     def expect(self) -> None:
-        """Let those go on whose tokens are on the device alone; not who ends in any case."""
+        """Continue sequences whose tokens are only on the device, unless they are sure to end."""
         for place, sequence in enumerate(self.sequences):
             if not sequence.ended and len(sequence.tokens) + 1 < sequence.max_length:
                 sequence.tokens.append(~place)
 
     def forget(self) -> None:
-        """Take back what is still expected: it is to be chosen again."""
+        """Remove tokens that are still expected: they will be chosen again."""
         for sequence in self.sequences:
             if sequence.tokens[-1] < 0:
                 sequence.tokens.pop()
@@ -101,9 +101,9 @@ class Engine:
         keep: Callable[[Tensor], None] | None = None,
     ) -> None:
         self.name = name
-        #: What attaches adapters, if the network takes them.
+        #: Attaches adapters, if the network takes them.
         self.adapters: Adapters | None = None
-        #: What computes the steps, if its weights can leave the device and come back.
+        #: Computes the steps, if its weights can be moved to the host and back.
         self.network: Any = None
         self.vocabulary = vocabulary
         self.cache = cache
@@ -214,7 +214,7 @@ class Engine:
                     self._timer.start()
                     logits = self._run(chunks)
                     seconds = self._timer.stop()
-            finally:  # whatever becomes of this one
+            finally:  # even if this step fails
                 events = [] if before is None else self._read(before)
             if chunks:
                 self._unread = self._choose(chunks, logits, seconds)
@@ -285,8 +285,8 @@ class Engine:
         return logits.index_select(0, on_device(rows, logits.device))
 
     def _read(self, step: _Step) -> list[Event]:
-        """What a step has chosen. Waits for it also where no token is: else the device would be
-        given step after step, and whoever comes would wait for all of them."""
+        """The tokens that a step has chosen. Waits for a step without tokens, too: else steps would
+        queue up on the device, and a new request would wait for all of them."""
         chunks, seconds, events = step.chunks, step.seconds(), []
         tokens = step.choice.read() if step.choice is not None else []
         for sequence, sampled in zip(step.sequences, tokens, strict=True):
@@ -306,7 +306,7 @@ class Engine:
         return events
 
     def _found_no_memory(self, chunks: list[Chunk], error: Exception) -> list[Event]:
-        """Nothing is computed and nobody ends, but who cannot be computed even alone."""
+        """Nothing is computed; only a sequence that cannot be computed even alone ends."""
         if not chunks:
             return []
         never = self.scheduler.found_no_memory(chunks)
@@ -365,5 +365,5 @@ class Engine:
 
 
 def _goes_on(sequence: Sequence) -> bool:
-    """Whether its chunk in a step that the device was given is of use."""
+    """Whether its chunk in a step that is on the device is still needed."""
     return not sequence.ended and sequence.tokens[-1] >= 0

@@ -1,4 +1,4 @@
-"""How does an architecture without an implementation of ours run in the engine?
+"""How does an architecture that wherry does not implement run in the engine?
 
 Through transformers' modules with wherry's attention in place of theirs, so that packed tokens, the
 paged KV cache, prefix caching and preemption work the same. It is slower: these modules do more and
@@ -28,7 +28,7 @@ from wherry.llm.engine.weights import DTYPES, move, refuse_unused
 log = logging.getLogger("wherry")
 
 OTHER: Final = "serve it with vllm:..."
-#: What quantizers tell by at each product of each step.
+#: Loggers to which quantizers write at each product of each step.
 LOUD: Final = ("bitsandbytes.autograd._functions",)
 #: Tokens of the text on which the logits are compared.
 SAMPLE_TOKENS: Final = 48
@@ -105,7 +105,7 @@ class TransformersNetwork:
             self._adapted[name].pairs[key] = pair
 
     def _adaptable(self, name: str) -> tuple[int, int]:
-        """The features that a linear layer gives and takes, which takes adapters from now on."""
+        """The features out of and into a linear layer, which takes adapters from now on."""
         if name not in self._adapted:
             try:
                 base = self._net.get_submodule(name)
@@ -218,7 +218,7 @@ def load_net(
     device: torch.device,
     attention: str | None = None,
 ) -> Any:
-    """transformers' module with a checkpoint's weights, quantized as its files say.
+    """transformers' module with a checkpoint's weights, quantized as its files declare.
 
     `attention` is the name of the attention function, or None for transformers' choice. Blocks.
     ConfigError if weights are missing or have another shape, or if some of a layer are not used;
@@ -273,8 +273,8 @@ def _check_quantizer(name: str, declared: Any) -> None:
 
 
 def _check_tensors(name: str, found: Mapping[str, Any], net: Any) -> None:
-    """Check what transformers has said of a checkpoint's tensors. Those that are left out may be of
-    parts that `net` has not (a tower for images), not of its own layers (a scale of weights)."""
+    """Check what transformers reports of a checkpoint's tensors. Unused ones may be of parts that
+    `net` does not have (a tower for images), not of its own layers (a scale of weights)."""
     if missing := sorted({*found["missing_keys"], *(m[0] for m in found["mismatched_keys"])}):
         raise ConfigError(
             f"{name}: {len(missing)} tensors are missing, or have another shape:"
@@ -287,7 +287,7 @@ def _check_tensors(name: str, found: Mapping[str, Any], net: Any) -> None:
 
 
 def _is_of_layer(net: Any, key: str) -> bool:
-    """Whether a tensor's name says that it belongs to a layer with weights of its own."""
+    """Whether a tensor, by its name, belongs to a layer with weights of its own."""
     try:
         layer = net.get_submodule(key.rpartition(".")[0])
     except AttributeError:

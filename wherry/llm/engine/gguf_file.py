@@ -4,7 +4,7 @@ transformers silently drops what it cannot represent: scaled rotary embeddings, 
 windows, head sizes. So the header is checked first, against a list of known keys. Each count in it
 is checked against the bytes present. Its tokenizer is built here from the file's keys as llama.cpp
 reads them: transformers takes the pre-tokenizer and the end tokens from the architecture's name,
-whatever the file says.
+whatever the file contains.
 """
 
 # ruff: noqa: RUF001 - punctuation of other scripts is meant
@@ -36,7 +36,7 @@ _SCALARS: Final = {
 _TEXT: Final = 8
 _ARRAY: Final = 9
 
-#: Architectures whose conversion keeps everything that the known keys say.
+#: Architectures whose conversion keeps all of the known keys.
 ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
 _NEEDED: Final = (
     "block_count", "context_length", "embedding_length", "feed_forward_length",
@@ -50,7 +50,7 @@ _TENSOR: Final = re.compile(
     r"(token_embd|output|output_norm|blk\.\d+\.(attn_(norm|q|k|v|output|q_norm|k_norm)"
     r"|ffn_(norm|gate|up|down)))\.(weight|bias)"
 )
-#: The head size that transformers uses for qwen3, whatever the file says.
+#: The head size that transformers uses for qwen3, whatever the file contains.
 _QWEN3_HEAD: Final = 128
 
 
@@ -75,7 +75,7 @@ def check(name: str, file: BinaryIO, size: int) -> int:
 
 
 def read(file: BinaryIO, size: int) -> Header:
-    """Read the header of a GGUF file of `size` bytes. ValueError says what is invalid."""
+    """Read the header of a GGUF file of `size` bytes. ValueError names what is invalid."""
     reader = _HeaderReader(file, size)
     if reader.bytes(4) != b"GGUF":
         raise ValueError("it does not begin as a GGUF file does")
@@ -84,7 +84,7 @@ def read(file: BinaryIO, size: int) -> Header:
         raise ValueError(f"version {version} of GGUF is not known")
     tensors, keys = reader.scalar("<Q"), reader.scalar("<Q")
     if tensors > MOST_TENSORS or keys > MOST_KEYS:
-        raise ValueError(f"it says that it has {tensors} tensors and {keys} keys")
+        raise ValueError(f"its header counts {tensors} tensors and {keys} keys")
     values: dict[str, Any] = {}
     for _ in range(keys):
         key = reader.text()
@@ -295,7 +295,7 @@ def _byte_level(values: Mapping[str, Any], vocabulary: Mapping[str, int]) -> Any
 
 
 def _with_ends(values: Mapping[str, Any], named: Mapping[str, str]) -> Any:
-    """What puts BOS and EOS around a text, if the file says so."""
+    """The processor that adds BOS and EOS to a text, if the file sets them."""
     from tokenizers.processors import TemplateProcessing
 
     texts = values["tokenizer.ggml.tokens"]

@@ -1,5 +1,5 @@
-"""Does wherry's own decoder compute what this config.json says exactly, and if not, which field is
-the reason?
+"""Does wherry's own decoder compute the model of this config.json exactly, and if not, which field
+is the reason?
 
 Only the fields that are listed here are accepted: an unknown one may affect every token. Any other
 architecture runs by transformers' modules, whose logits are compared when it is loaded. Pure: takes
@@ -53,8 +53,8 @@ class Architecture:
     fields: Mapping[str, Any]
 
 
-#: By the name in the field "architectures". `tests/unit/llm/engine/test_exact.py` holds each to the
-#: logits of transformers.
+#: By the name in the field "architectures". `tests/unit/llm/engine/test_exact.py` compares each
+#: with the logits of transformers.
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "LlamaForCausalLM": Architecture("llama", {**_LLAMA, "attention_bias": bool, "mlp_bias": bool}),
     "MistralForCausalLM": Architecture("mistral", {**_LLAMA, **_WINDOW}),
@@ -292,7 +292,7 @@ def _ropes(config: Mapping[str, Any]) -> Iterator[UnsupportedField]:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if rope.get("type", kind) != kind:
         yield UnsupportedField(
-            f"{name}.type", rope["type"], f"rope_type says {kind!r}: delete one of them"
+            f"{name}.type", rope["type"], f"rope_type is {kind!r}: delete one of them"
         )
         return
     fields = {key: value for key, value in rope.items() if key != "type"} | {"rope_type": kind}

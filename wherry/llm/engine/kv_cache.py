@@ -38,7 +38,7 @@ class BlockTable:
     known_as: int | str = ROOT
     #: Blocks reserved for it: first, stop.
     reserved: tuple[int, int] = (0, 0)
-    #: What a model with states of its own keeps of the sequence, until the table is closed.
+    #: The sequence's state in a model with states of its own, until the table is closed.
     held: Any = None
 
     @property
@@ -104,7 +104,7 @@ class KVCache:
 
         At least the last token is left to compute, since its logits are needed. Without `reuse` no
         prefix is used: cached blocks have no log probabilities. Only prefixes of the same `kind`
-        are: the same tokens may have other keys and values, or be another tenant's.
+        are used: the same tokens may have other keys and values, or be another tenant's.
         """
         table = BlockTable(self.blocks_for(max(expected_tokens, len(tokens))))
         table.known_as = kind or ROOT

@@ -26,11 +26,11 @@ from wherry.llm.formats.families import THOUGHT_FAMILIES
 
 #: Seconds that a step waits for a token, which is also the longest delay of a new request's start.
 WAIT: Final = 0.02
-#: Parentheses of a grammar within each other.
+#: Nested parentheses of a grammar.
 MOST_DEPTH: Final = 500
 #: Beyond any vocabulary: llama.cpp itself refuses a prompt's tokens beyond its own.
 MOST_TOKENS: Final = 1 << 31
-#: The fields that llama.cpp's words mean, where it names none.
+#: The request's field by the words of llama.cpp's error, which names none.
 MEANT: Final = {
     "parse grammar": "constraint",
     "invalid tokens": "prompt",
@@ -55,13 +55,13 @@ class _LlamaRequest:
     alternatives: int | None
     answers: AnswerPieces
     came: SimpleQueue[dict[str, Any] | None] = field(default_factory=SimpleQueue)
-    #: Cancelled: ends with the next token.
+    #: Whether it was cancelled: it ends with the next token.
     left: bool = False
     thread: threading.Thread | None = None
     #: The last pieces of answers, held back until the usage arrives, which comes last.
     ends: list[Delta] = field(default_factory=list)
     usage: dict[str, int] = field(default_factory=dict)
-    #: Of a chat: its answers' texts, by index, and how they are to be read, until that is told.
+    #: Of a chat: its answers' texts, by index, and how they are to be read, until that is sent.
     texts: dict[int, OneText] = field(default_factory=dict)
     style: Mapping[str, Any] | None = None
 
@@ -147,7 +147,7 @@ class LlamaCpp(TextModel):
         handle = self._server.handle_completions
         if messages:
             handle = self._server.handle_chat_completions
-            body |= {"messages": _in_openai_words(messages), "chat_template_kwargs": template}
+            body |= {"messages": _with_text_arguments(messages), "chat_template_kwargs": template}
             if unread.tools:
                 body["tools"] = list(unread.tools)
         else:
@@ -185,7 +185,7 @@ class LlamaCpp(TextModel):
 
         try:
             handle(body, came)
-        except Exception as error:  # noqa: BLE001 - told by step()
+        except Exception as error:  # noqa: BLE001 - reported by step()
             request.came.put({"error": {"code": 500, "message": str(error)}})
         request.came.put(None)
         self._active.discard(request)
@@ -238,7 +238,8 @@ class LlamaCpp(TextModel):
     # Words
 
     def _check(self, prompt: str, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse what llama.cpp would call its own failure: no text, and text that is none."""
+        """Refuse what llama.cpp would report as its own failure: parts other than text, and text
+        that is not valid Unicode."""
         field = "messages" if messages else "prompt"
         for content in (message.get("content") for message in messages):
             parts = content if isinstance(content, list) else ()
@@ -304,7 +305,7 @@ class LlamaCpp(TextModel):
 
 
 def _invalid(schema: Mapping[str, Any]) -> str:
-    """Why llama.cpp cannot compile a schema, which it then leaves out of account; "" if it can."""
+    """Why llama.cpp cannot compile a schema, which it would then ignore; "" if it can."""
     with suppress(ImportError):  # of another extra
         from llguidance import LLMatcher
 
@@ -314,21 +315,21 @@ def _invalid(schema: Mapping[str, Any]) -> str:
 
 
 def _unsound(grammar: str) -> str:
-    """Why a grammar is not given to llama.cpp's parser, which takes an empty one for none, and a
+    """Why a grammar is not passed to llama.cpp's parser, which ignores an empty one and takes a
     stack frame for each parenthesis; "" if it is."""
     if not grammar.strip():
         return "the grammar is empty"
     if len(grammar) > MOST_CHARACTERS:
         return f"it has {len(grammar)} characters; at most {MOST_CHARACTERS} are read"
     depth = deepest = 0
-    for character in grammar:  # those within quotes count, too: it is a bound
+    for character in grammar:  # parentheses in quotes count, too: this is a bound
         depth += (character == "(") - (character == ")")
         deepest = max(deepest, depth)
     return "" if deepest <= MOST_DEPTH else f"its parentheses are more than {MOST_DEPTH} deep"
 
 
-def _in_openai_words(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages whose calls have their arguments as text, as llama.cpp wants them."""
+def _with_text_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose calls have their arguments as text, as llama.cpp expects them."""
     made = [dict(message) for message in messages]
     for message in made:
         for place, call in enumerate(calls := list(message.get("tool_calls") or ())):
@@ -360,13 +361,13 @@ _THOUGHTS: Final = THOUGHT_FAMILIES["think"].format
 
 
 class OneText:
-    """Writes one answer as Hermes' models would have written it, since what serves all engines
-    reads texts. It comes as deltas of OpenAI's chats: `reasoning_content`, `content`, and
+    """Writes one answer as Hermes' models would have written it, since the code for all engines
+    reads texts. It arrives as deltas of OpenAI's chats: `reasoning_content`, `content`, and
     `tool_calls` in pieces, each with its `index`."""
 
     def __init__(self) -> None:
         self._thinking = False
-        #: The call that goes on, by its index, and whether its beginning is written.
+        #: The index of the call in progress, and whether its beginning is written.
         self._index: int | None = None
         self._name = ""
         self._written = False
@@ -386,7 +387,7 @@ class OneText:
         return text
 
     def end(self) -> str:
-        """End the answer, or the call that goes on; return the rest of its text."""
+        """End the answer, or the call in progress; return the rest of its text."""
         if self._index is None:
             return ""
         rest = "}</tool_call>" if self._written else f"{self._begun()}{{}}}}</tool_call>"

@@ -50,10 +50,11 @@ READ_WAIT_SECONDS = 0.01
 
 
 def _loading(source: str) -> ModuleType:
-    """What builds wherry's own engine; ConfigError if torch and what it needs are not installed."""
+    """The module that builds wherry's own engine. ConfigError if torch or another package that it
+    needs is not installed."""
     try:
-        # Its module takes another one's place when it is read: a name that another thread takes
-        # from it meanwhile is not there.
+        # transformers' module replaces itself while it is imported: another thread that imports
+        # a name from it meanwhile would not find it.
         import_module("transformers")
         return import_module("wherry.llm.engine.loading")
     except ImportError as error:
@@ -201,7 +202,7 @@ class LLM(TextModel):
         if "_reader" in self.__dict__:
             self._reader.shutdown(cancel_futures=True)
 
-    #: What generates, once loaded.
+    #: The generator, once loaded.
     engine: Engine
 
     def _begin(
@@ -259,7 +260,7 @@ class LLM(TextModel):
 
     def stop(self, state: EngineRequest) -> None:
         if state.reading is not None:
-            state.reading.cancel()  # one that has not begun takes no time from the next
+            state.reading.cancel()  # if it has not begun, it does not delay the next one
         for answer in state.answers or ():
             if not answer.done:
                 self.engine.remove(answer.sequence)
@@ -334,8 +335,8 @@ class LLM(TextModel):
 
 
 def _defaults(name: str, source: str) -> Mapping[str, Any]:
-    """The sampling parameters that a checkpoint's author recommends, which are logged: they change
-    what every request gives that sets none. Reads a file."""
+    """The sampling parameters that a checkpoint's author recommends. Logged, as they change the
+    answers to all requests that set none. Reads a file."""
     from wherry.llm.engine.checkpoint import Checkpoint
 
     found = defaults_of(Checkpoint.find(source).generation_config())

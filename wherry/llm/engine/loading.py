@@ -55,7 +55,7 @@ class EngineSettings:
     dtype: str = "auto"
     quantization: str | None = None
     engine: str = AUTO
-    #: Whether it is to take adapters.
+    #: Whether it takes adapters.
     adapted: bool = False
     context_tokens: int | None = None
     cache_gb: float | None = None
@@ -95,7 +95,7 @@ def load_engine(
 ) -> tuple[Engine, Tokenizer]:
     """Load a checkpoint and build its engine and tokenizer. `settings` are those of EngineSettings.
 
-    Blocks: reads (or downloads) files and may compile. `make_runner` makes what computes the steps;
+    Blocks: reads (or downloads) files and may compile. `make_runner` makes the runner of the steps;
     `network` is one of this checkpoint, loaded before with these settings.
     ConfigError names settings that do not fit the checkpoint or device.
     """
@@ -144,7 +144,7 @@ class _Loading:
     precision: str
     device: torch.device
     engine_settings: EngineSettings
-    #: Makes the engine with what is built here.
+    #: Makes the engine from the parts that are built here.
     engine: Callable[..., Engine]
 
     def engine_of(self, network: Network | None, make_runner: Callable[..., ModelRunner]) -> Engine:
@@ -241,8 +241,8 @@ class _Loading:
         return blocks
 
     def _with_states(self, states: StateRunner) -> Engine:
-        """Give each sequence of a runner with states its part of the memory: as many run at once as
-        leave half of it to what grows with their tokens, and to the copy that joins caches."""
+        """The engine of a runner with states. The sequences that run at once leave half of the
+        memory to what grows with their tokens, and to the copy that joins caches."""
         engine_settings, positions = self.engine_settings, most_positions(self.config)
         room = _cache_bytes(engine_settings, self.device)
         context = min(

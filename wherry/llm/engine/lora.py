@@ -1,4 +1,4 @@
-"""How do rows of one step go through linear layers with the adapters of their own requests?"""
+"""How do linear layers apply to each row of a step the adapter of its own request?"""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AdaptedLinear(torch.nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class AdapterWeights:
-    """An adapter's key, and its matrices by the modules' names, unless these are attached."""
+    """An adapter's key, and its matrices by the modules' names, unless they are attached."""
 
     folder: Path
     key: str
@@ -72,7 +72,7 @@ class Adapters:
         """Read an adapter's files, if it is not attached. Blocks. InvalidRequest if it cannot be
         read: its folder is not the server's own."""
         try:
-            # With the file itself: a link of the same name may lead to another of the same time.
+            # With the file's identity: a link may come to point to another file of the same time.
             at = (folder / WEIGHTS).stat()
             key = f"{folder.name} {at.st_dev}.{at.st_ino}.{at.st_mtime_ns}"
             if key in self._kept:
@@ -85,11 +85,11 @@ class Adapters:
             raise InvalidRequest(str(error), field="adapter") from None
 
     def attach(self, weights: AdapterWeights, in_use: Collection[str]) -> str:
-        """Attach an adapter to its layers; return its key. Adapters that were used the longest ago,
-        and are not `in_use`, make room. ConfigError if it does not fit the model."""
+        """Attach an adapter to its layers; return its key. The least recently used adapters that
+        are not `in_use` make room. ConfigError if it does not fit the model."""
         key, pairs = weights.key, weights.pairs
         if key not in self._kept:
-            if pairs is None:  # it made room meanwhile
+            if pairs is None:  # it was removed meanwhile, to make room
                 pairs = read_pairs(weights.folder, self._dtype, self._device)
             self._adapt(key, pairs)
         self._kept[key] = None
@@ -103,7 +103,7 @@ class Adapters:
 
 
 def read_pairs(folder: Path, dtype: torch.dtype, device: torch.device) -> dict[str, Pair]:
-    """The matrices of an adapter by the modules' names. ConfigError says what is wrong."""
+    """The matrices of an adapter by the modules' names. ConfigError names what is wrong."""
     config = adapter_config(folder)
     pairs: dict[str, Pair] = {}
     with opened_tensors(folder / WEIGHTS, "pt") as opened:
@@ -123,7 +123,7 @@ def read_pairs(folder: Path, dtype: torch.dtype, device: torch.device) -> dict[s
             if not config.allows(len(down)):
                 raise ConfigError(
                     f"adapter {folder.name}: {module[:80]}: its matrices are of rank {len(down)},"
-                    f" and adapter_config.json says r = {config.r}: download the adapter again"
+                    f" and adapter_config.json has r = {config.r}: download the adapter again"
                 )
             up = up.float() * config.scale(len(down))
             pairs[module.removeprefix(_PREFIX)] = (down.to(device, dtype), up.to(device, dtype))

@@ -1,4 +1,4 @@
-"""How much memory does a checkpoint need, by what its files say, and how much is free?"""
+"""How much memory does a checkpoint need, by what is in its files, and how much is free?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wherry.llm.formats.answer_text import ModelStyle
 #: Bytes of an element by the name of its datatype.
 BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 GGUF: Final = "GGUF"
-#: Numbers that an engine which computes floats unpacks, each to one; others are packed in groups.
+#: Datatypes that an engine of floats unpacks, each to one number; others are packed in groups.
 UNPACKED: Final = (GGUF, "F8_E4M3", "F8_E5M2")
 #: What safetensors calls datatypes of weights.
 _NAMES: Final = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -29,9 +29,9 @@ _NAMES: Final = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a checkpoint needs. Fields that its files do not tell are 0 or ""."""
+    """What a checkpoint needs. Fields that its files do not contain are 0 or ""."""
 
-    #: Its numbers: weights that are packed by a quantization count as they are stored.
+    #: Its number of weights; those packed by a quantization count as they are stored.
     parameters: int
     stored_bytes: int
     #: The datatype of most of its bytes.
@@ -132,7 +132,7 @@ CPU_SHARE: Final = 0.25
 #: Maximum of the KV cache on a CPU by default, as the memory is shared with other programs. Memory
 #: is taken where a block is first used.
 CPU_MOST_BYTES: Final = 4e9
-#: Sequences that run at once, and tokens of a step, unless settings say otherwise.
+#: Sequences that run at once, and tokens of a step, by default.
 RUNNING, STEP_TOKENS = 64, 512
 #: On a GPU: a decode step of 256 takes little longer than one of 64, and 512 tokens of prompts do
 #: not fill it.
@@ -155,13 +155,13 @@ def free_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
         of_files = re.search(r"^file (\d+)$", (cgroup / "memory.stat").read_text(), re.M)
     except (OSError, ValueError):
         return free
-    # Cached pages of files, such as the weights, are given up when memory is needed.
+    # Cached pages of files, such as the weights, are freed when memory is needed.
     return min(free, max(0, most - used + int(of_files[1] if of_files else 0)))
 
 
 def give_back_freed() -> None:
-    """Give the memory that loading has freed back to the system, where the C library can: it keeps
-    pieces of copies, 55 MB of a model of 500."""
+    """Return the memory that loading has freed to the system, where the C library can: it keeps
+    parts of copies, 55 MB for a model of 500 MB."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
         if trim is not None:
@@ -169,7 +169,7 @@ def give_back_freed() -> None:
 
 
 def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether Linux says that the first processor has instructions for products of bfloat16."""
+    """Whether Linux reports instructions for products of bfloat16 for the first processor."""
     try:
         flags = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.M)
     except OSError:

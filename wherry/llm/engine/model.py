@@ -1,7 +1,7 @@
 """How does a Llama-like decoder compute logits from tokens?
 
 Llama (SmolLM, Mistral) and Qwen 2, 2.5 and 3: one forward pass over the packed tokens of all
-sequences of a step, without padding. Attention, which is separate for each sequence, is given to it
+sequences of a step, without padding. Attention, which is separate for each sequence, is passed in
 (`Attends`); everything else is one matrix product for all tokens.
 """
 
@@ -197,7 +197,7 @@ class Rotary:
         self._sin = (angles.sin() * self._scale).to(like)
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """What each feature of a head at these positions is multiplied by, and the one that it is
+        """The factors of each feature of a head at these positions, and of the feature that it is
         rotated against, to be broadcast over heads."""
         cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
         return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
@@ -213,7 +213,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def _frequencies(config: Any, head_size: int) -> tuple[Tensor, float]:
-    """The rotary frequencies, scaled for long contexts as config.json says, and the attention
+    """The rotary frequencies, scaled for long contexts as config.json sets, and the attention
     factor."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -227,7 +227,7 @@ def _frequencies(config: Any, head_size: int) -> tuple[Tensor, float]:
 
 
 def _widest(sizes: int | list[int] | None, default: int) -> int:
-    """A size that may be told for each layer, as Gemma 3n's is."""
+    """The largest size of a layer: Gemma 3n has one for each layer, others one for all."""
     return (max(sizes) if isinstance(sizes, list | tuple) else sizes) or default
 
 

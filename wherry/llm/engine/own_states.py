@@ -1,7 +1,7 @@
-"""How does an architecture run in the engine whose layers keep more than keys and values?
+"""How does an architecture whose layers keep more than keys and values run in the engine?
 
 State space layers, latent or compressed attention, sinks and biases within attention: transformers
-makes a cache for each sequence. Prompts are computed one by one; sequences that go on are computed
+makes a cache for each sequence. Prompts are computed one by one; sequences in decode are computed
 together where their caches have the same shapes, as those of state space models always have, and
 others at the same length. The loop, constraints and cancellation are the same; no two sequences
 share a prefix.
@@ -37,9 +37,9 @@ CACHES: Final = ("cache", "past_key_values", "cache_params", "state")
 #: Tokens of the text on which the ways are compared: a piece, another, then single ones.
 PIECES: Final = (20, 16, 1, 1, 1, 1)
 SAMPLE: Final = sum(PIECES)
-#: How far logits may differ where what comes into a product is rounded, too, by a measure of all
-#: tokens that are computed at once (bitsandbytes' 8 bits: 0.006): prompts as a whole are what
-#: generate() computes, and without a cache the tokens would be others than its.
+#: How far logits may differ where the inputs of a product are rounded, too, on a scale of all
+#: tokens that are computed at once (bitsandbytes' 8 bits: 0.006): generate() computes prompts as a
+#: whole, too, and without a cache the tokens would differ from its.
 ROUNDED: Final = 5e-2
 OF_YOUR_OWN: Final = "call it in a model of your own (docs/tutorial/first-model.md)"
 
@@ -59,7 +59,7 @@ class _Stack:
             table.held = self
 
     def part(self) -> None:
-        """Give those sequences that still go on a cache of their own."""
+        """Give each sequence that has not ended a cache of its own."""
         for row, table in enumerate(self.tables):
             if table.held is self:
                 rows = [tensor[row : row + 1] for tensor in _tensors(self.cache)]
@@ -93,7 +93,7 @@ class StateRunner:
         self.way = self._exact_way(name, TOLERANCE[dtype], quantized)
         near = ROUNDED if quantized else TOLERANCE[dtype]
         self._may_stack = self._rows_are_independent(near)
-        #: What the last step has computed together.
+        #: The sequences that the last step has computed together.
         self._stacks: list[_Stack] = []
 
     @torch.inference_mode()
@@ -167,8 +167,8 @@ class StateRunner:
         return logits.float()
 
     def _places_differ(self, sample: Tensor, expected: Tensor, tolerance: float) -> bool:
-        """Whether the model counts positions otherwise than from 0, as generate() does for it:
-        those derived from RoBERTa begin after the padding token's number, but not there."""
+        """Whether the model itself does not count positions from 0, as generate() does: those
+        derived from RoBERTa begin after the padding token's id."""
         places = torch.arange(SAMPLE, device=self._device)[None]
         try:
             answer = self._net(input_ids=sample[None], position_ids=places, **self._uncached)
@@ -229,8 +229,8 @@ class StateRunner:
 
     @torch.inference_mode()
     def _rows_are_independent(self, tolerance: float) -> bool:
-        """Whether a token behind each of two texts has the logits together that it has alone: they
-        are of different lengths where these leave the caches' shapes alone."""
+        """Whether the next token of each of two texts has the same logits together as alone. The
+        texts differ in length if that does not change the caches' shapes."""
         sample = self._sample(SAMPLE)
         length = PIECES[0]
         try:
@@ -250,7 +250,7 @@ class StateRunner:
         """Whether generate() gives the model more tokens than there are, such as XLM's mask."""
         try:
             prepared = self._net.prepare_inputs_for_generation(sample[None])["input_ids"]
-        except Exception:  # noqa: BLE001 - of any type: it wants more than tokens, as most do
+        except Exception:  # noqa: BLE001 - of any type: it needs more than tokens, as most do
             return False
         return isinstance(prepared, Tensor) and prepared.shape[-1] > len(sample)
 
@@ -302,7 +302,7 @@ def _off(found: Tensor, expected: Tensor) -> str:
 
 
 def _leaves(held: Any, seen: set[int] | None = None) -> Iterator[Any]:
-    """What a cache holds in its attributes, lists and mappings, each tensor once."""
+    """The values in a cache's attributes, lists and mappings, each tensor once."""
     seen = set() if seen is None else seen
     is_object = hasattr(held, "__dict__") and not isinstance(held, type)
     if not (is_object or isinstance(held, dict | list | tuple)):
@@ -318,12 +318,12 @@ def _leaves(held: Any, seen: set[int] | None = None) -> Iterator[Any]:
 
 
 def _tensors(held: Any) -> list[Tensor]:
-    """Those that have rows: one without dimensions is a number."""
+    """The tensors that have rows: one without dimensions is a number."""
     return [leaf for leaf in _leaves(held) if isinstance(leaf, Tensor) and leaf.ndim]
 
 
 def _shapes(held: Any) -> tuple[Any, ...]:
-    """What is the same of caches that may be joined."""
+    """Equal for caches that can be joined."""
     return tuple(
         (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) and leaf.ndim else repr(leaf)
         for leaf in _leaves(held)

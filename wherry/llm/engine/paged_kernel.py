@@ -1,4 +1,4 @@
-"""How do decode rows attend to keys and values where they lie in the cache, on a GPU?
+"""How do decode rows attend to keys and values in place, in the cache of a GPU?
 
 Written in Triton, which comes with torch for CUDA. Each program takes one sequence, one head of
 keys and one part of the context; a second kernel joins the parts. Lengths and blocks are read on
@@ -24,7 +24,7 @@ _SPLITS: Final = 32
 _TOKENS: Final = 32
 #: How far the kernel may be from attention in float32: one unit of bfloat16's last place.
 _TOLERANCE: Final = 1 / 64
-#: The interpreter multiplies bfloat16 wrongly, and does not say so.
+#: The interpreter multiplies bfloat16 wrongly, without an error.
 _UPCAST: Final = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -142,7 +142,7 @@ def check(
     heads: int, kv_heads: int, size: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> None:
     """Compute a small case here and raise RuntimeError if it is not attention as torch computes it.
-    Blocks. Whatever else it raises, such as for lack of a C compiler, says that it cannot run."""
+    Blocks. Any other exception, such as for lack of a C compiler: it cannot run."""
     dice = torch.Generator().manual_seed(1)
     q = torch.randn(2, heads, size, generator=dice).to(device, dtype)
     k, v = (torch.randn(4 * block_size, kv_heads, size, generator=dice) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Which tokens and which constraint does a request stand for?
+"""What are the tokens and the constraint of a request?
 
 Independent of the engine's loop: tokenizing a long text or compiling a large schema takes a while
 and may run in another thread.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # imports torch
     from wherry.llm.engine.lora import Adapters, AdapterWeights
 from collections.abc import Callable
 
-#: Tokens that may hold the end's mark and the beginning of what follows.
+#: Tokens that may hold the end mark and the beginning of what follows.
 LAST_TOKENS: Final = 32
 
 
@@ -45,10 +45,11 @@ class ThoughtMarks:
 
 
 class ThoughtsFirst:
-    """A constraint that begins after the thoughts, if there are any; `form` None: nothing does.
+    """A constraint that begins after the thoughts, if there are any; `form` None: the
+    answer is free.
 
-    Thoughts before a form end with their mark: the end-of-text token `last` may not stand in them.
-    After `most` tokens of them (None: any number) nothing may follow but their mark.
+    Thoughts before a form end with their mark: they may not contain the end-of-text token `last`.
+    After `most` tokens of them (None: any number) only their mark may follow.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class ThoughtsFirst:
         self._may_begin = not self._thinking
         self._tokens: list[int] = []
         self._most = most
-        #: The tokens that still end the thoughts, once there were so many.
+        #: The remaining tokens of the end mark, once there were `most` tokens of thoughts.
         self._closing: list[int] = []
         self._close()
 
@@ -118,7 +119,7 @@ class ThoughtsFirst:
                 self._form.accept(further)
 
     def _close(self) -> None:
-        """Have the thoughts end, if there have been as many as there may be."""
+        """Make the thoughts end if no more tokens of them are allowed."""
         if self._thinking and self._most == 0 and not self._closing:
             self._closing = list(self._encode(self._marks.end))
 
@@ -161,7 +162,7 @@ class Prompt:
     may_be_empty: bool = False
 
     def checked(self, model: str) -> Self:
-        """The same. InvalidRequest unless one of the three forms is given."""
+        """Return self. InvalidRequest unless exactly one of the three forms is set."""
         forms = [bool(self.prompt), bool(self.messages), bool(self.token_ids)].count(True)
         if forms != 1 and not (forms == 0 and self.may_be_empty):
             problem = f"model {model!r}: give one of prompt, messages and token_ids"
@@ -181,7 +182,7 @@ class Prompt:
 
 
 def _is_short(values: list[Any]) -> bool:
-    """Whether texts and members in it are few; they are counted no further than that."""
+    """Whether it has few characters and members; counting stops when it has many."""
     count = 0
     while values and count <= SHORT_CHARACTERS:
         value = values.pop()
@@ -210,7 +211,7 @@ class PromptReader:
 
     def read(self, unread: Prompt) -> TokenizedPrompt:
         """Tokenize the prompt, compile the constraint, and read the adapter. May take seconds.
-        InvalidRequest says what is wrong. Any thread, but one call at a time."""
+        InvalidRequest names what is wrong. Any thread, but one call at a time."""
         tokens = tokens_of(unread.checked(self._model), self._tokenizer)
         constraint: Form | None = None
         adapter = None
@@ -225,7 +226,7 @@ class PromptReader:
         return TokenizedPrompt(tokens, constraint, adapter)
 
     def _form(self, unread: Prompt) -> Matcher | FormedCalls | None:
-        """What the answer must look like, or the calls in it, which are the model's to make."""
+        """The form of the answer, or of the calls in it, if the model makes any."""
         if (form := unread.parameters.constraint) is not None:
             return self.grammars.constraint(form)
         if self._style is None or not unread.messages or not are_strict(unread.tools):
@@ -253,7 +254,7 @@ class PromptReader:
         end = decode(tokens[-END_TOKENS:])
         found = style.thoughts_of(end) if style else None
         begin = words.encode(found[0], special=False) if found is not None and found[0] else []
-        # A mark of several tokens is not written beside a form.
+        # A mark of several tokens cannot be combined with a form.
         if found is None or not found[1] or len(begin) > 1:
             if most is not None and not (style and style.has_stopped_thinking(end)):
                 problem = "the marks around this model's thoughts are not known, or not one token"
@@ -266,7 +267,7 @@ class PromptReader:
 
 
 def tokens_of(unread: Prompt, tokenizer: Tokenizer) -> list[int]:
-    """The tokens of a prompt, however it was given: those that are kept of it."""
+    """The tokens of a prompt in any of its forms, truncated if the request sets that."""
     side, special = unread.parameters.truncation_side, unread.parameters.add_special_tokens
     if unread.messages:
         tokens = tokenizer.encode_chat(

@@ -1,4 +1,4 @@
-"""What is generated for one request, and what of it was not sent yet?"""
+"""What is generated for one request, and what of it is not sent yet?"""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Detokenizer:
         self._shown = list(context[-_LONGEST_CHARACTER:])
         self._shown_text = decode(self._shown) if self._shown else ""
         self._held: list[int] = []
-        #: The last tokens behind the shown ones that had no text, as special tokens that are
-        #: skipped: any number of them may come.
+        #: The last tokens, any number of them, if they had no text, as special tokens that are
+        #: skipped.
         self._silent: list[int] = []
 
     def push(self, token: int) -> str:
@@ -97,8 +97,8 @@ class StopTexts:
         return held
 
     def _first_end(self, text: str) -> tuple[int, str] | None:
-        """The end of the stop string that ends first behind what was held back, and the longest of
-        those: which one is found must not depend on the pieces."""
+        """The end of the stop string that ends first after the text held back, and the longest of
+        these: which one is found must not depend on the pieces."""
         ends = []
         for stop in self._stops:
             begin = text.find(stop, max(0, len(self._held) + 1 - len(stop)))
@@ -169,7 +169,7 @@ class GeneratedAnswer:
 class EngineRequest:
     sampling: Sampling
     stream: bool
-    #: The prompt, if it was given as text.
+    #: The prompt, if it is a text.
     prompt: str
     #: The request is for the tokens of the prompt only.
     only_count: bool = False
@@ -186,7 +186,7 @@ class EngineRequest:
     tokens: list[int] = field(default_factory=list)
     deltas: list[Delta] = field(default_factory=list)
     error: Exception | None = None
-    #: Whether its first piece was sent, which tells of the prompt.
+    #: Whether its first piece was sent, which reports the prompt.
     begun: bool = False
     #: The prompt's tokens from the second on, as far as they are computed and described: as
     #: entries of their own, and as those of an echo.
@@ -225,8 +225,8 @@ class EngineRequest:
             answer.pending_logprobs = [reports.first(self.tokens[0]), *self.echoed]
 
     def describe_prompt(self, reports: Reports) -> None:
-        """Describe what a step has computed of the prompt: of all of it at once would hold up
-        everybody."""
+        """Describe the part of the prompt that a step has computed: describing all of it at once
+        would delay the other requests."""
         sampling = self.sampling
         if self.begun or not sampling.reports_prompt:
             return
@@ -237,7 +237,7 @@ class EngineRequest:
             self.echoed += [reports.token(one, most) for one in report[len(self.echoed) :]]
 
     def send(self, answer: GeneratedAnswer, reason: str) -> None:
-        """Make a piece of what was not sent of an answer, which ends with `reason` if it has."""
+        """Make a piece of the unsent part of an answer, which has ended if there is a `reason`."""
         details: dict[str, Any] = {}
         if not self.begun:
             self.begun = True

@@ -51,9 +51,9 @@ class Recorded(NamedTuple):
 class ModelRunner:
     """A decoder and its KV cache on one device.
 
-    On a CPU each sequence attends where it lies; on other devices, or if it is to be `paged`, all
-    of them in one call, as far as torch can. There tokens of answers are computed by recordings
-    (CUDA graphs), apart from prompts, if `recorded` says how or there is a GPU with Triton.
+    On a CPU each sequence attends in place; on other devices, or with `paged`, all of them in one
+    call, as far as torch can. There the tokens of answers are computed by recordings (CUDA
+    graphs), separately from prompts, if `recorded` is set or there is a GPU with Triton.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class ModelRunner:
         shape = network.shape
         self.attention: Attends
         self.graphs: DecodeGraphs | None = None
-        #: Takes the tokens chosen after a step, of which the next has those below 0 by their place;
-        #: None: a step has all its tokens.
+        #: Takes the tokens chosen after a step, to which tokens below 0 refer in the next step;
+        #: None: a step needs all its tokens on the host.
         self.keep: Callable[[Tensor], None] | None = None
         self._chosen: Tensor | None = None
         self._inputs: Callable[[Sequence[Chunk]], StepInputs]
@@ -123,7 +123,7 @@ class ModelRunner:
         others = [chunk for chunk in chunks if not _decodes(chunk)]
         if not others:
             return replayed
-        # A recording has no place for them; and many rows of a prompt are bound by arithmetic.
+        # A recording has no rows for prompts; and many rows of a prompt are bound by arithmetic.
         called = self._call(others)
         places = [place for place, chunk in enumerate(chunks) if _decodes(chunk)]
         for place, chunk in enumerate(chunks):
@@ -134,7 +134,7 @@ class ModelRunner:
         return joined.index_select(0, on_device(order, self.device))
 
     def _keep(self, chosen: Tensor) -> None:
-        self._chosen = chosen.clamp(min=0)  # one that is not valid is not looked up
+        self._chosen = chosen.clamp(min=0)  # NONE and AGAIN are not indices of the embedding
 
     def _call(self, chunks: Sequence[Chunk]) -> Tensor:
         step = self._inputs(chunks)
@@ -156,7 +156,7 @@ class ModelRunner:
 
 
 def _recorded(shape: Shape, block_size: int, dtype: torch.dtype, device: torch.device) -> Recorded:
-    """What records decode steps on a GPU. Any exception: without Triton, or its kernel is wrong."""
+    """Recordings of decode steps on a GPU. Any exception: no Triton, or its kernel is wrong."""
     from wherry.llm.engine import paged_kernel
 
     sizes = (shape.heads, shape.kv_heads, shape.head_size, block_size)
@@ -165,10 +165,10 @@ def _recorded(shape: Shape, block_size: int, dtype: torch.dtype, device: torch.d
 
 
 def _or_none(make: Callable[[], T], without: str) -> T | None:
-    """What is made, or None, with a warning, if it does not run here."""
+    """The result of `make`, or None, with a warning, if it does not run here."""
     try:
         return make()
-    except Exception as error:  # noqa: BLE001 - of whatever kind: steps run without it
+    except Exception as error:  # noqa: BLE001 - of any type: steps run without it
         log.warning(without, extra={"reason": brief(error)})
         return None
 
@@ -192,7 +192,7 @@ def load_network(
     exact: bool = True,
 ) -> Network:
     """Load a checkpoint's decoder in this datatype, with 8-bit weights if `quantization` is "int8".
-    Without `exact` by transformers' modules, whatever config.json says, which take adapters. Reads
+    Without `exact` by transformers' modules, which take adapters, whatever is in config.json. Reads
     files; blocks."""
     precision = DTYPES[dtype]
     if not exact:

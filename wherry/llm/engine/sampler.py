@@ -33,7 +33,7 @@ ROWS = 64
 COLDEST = 1e-4
 
 _NEVER = float("-inf")
-#: In place of a token: none can follow; it is to be chosen again, by a sequence that `sorts_all`.
+#: In place of a token: none can follow; choose again, as the sequence now `sorts_all`.
 NONE, AGAIN = -1, -2
 
 
@@ -42,12 +42,12 @@ class NextTokens:
     tokens: Tensor
     #: The rows whose log probabilities are requested, and of how many alternatives.
     _reported: Mapping[int, int]
-    #: On their way to the host: the tokens, and what `_looked_up` gives of the reported rows.
+    #: On their way to the host: the tokens, and what `_looked_up` returns for the reported rows.
     _copies: Many[Tensor]
     _wait: Callable[[], object]
 
     def read(self) -> list[Sampled]:
-        """Each of them, NONE or AGAIN, as soon as the device has chosen."""
+        """The tokens, NONE or AGAIN. Waits until the device has chosen."""
         self._wait()
         tokens, *found = [copy.tolist() for copy in self._copies]
         read = [Sampled(token) for token in tokens]
@@ -102,7 +102,7 @@ def random_number(seed: int, place: int) -> float:
 
 
 def _chosen(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """The next token of each row, on the device; NONE where no logit is a number."""
+    """The next token of each row, on the device; NONE if no logit of the row is a number."""
     most, tokens = logits.max(-1)
     random = [row for row, s in enumerate(sequences) if s.sampling.temperature > 0]
     if random:
@@ -146,7 +146,7 @@ def _filtered(
 ) -> Tensor:
     """Sample with min_p, then top_k, then top_p over what they leave, as vLLM does. Rows for which
     the `candidates` may not be all that is left are sorted as a whole, and only these: at once
-    if the device is waited for, else where it is known from an earlier choice."""
+    if this waits for the device, else if it is known from an earlier choice."""
     vocabulary, device = logits.shape[1], logits.device
     top_k = on_device([s.sampling.top_k or vocabulary for s in sequences], device)
     top_p = on_device([s.sampling.top_p for s in sequences], device, torch.float)[:, None]
@@ -156,7 +156,7 @@ def _filtered(
     values, tokens = logits.topk(count, -1)
     left = torch.arange(count, device=device) < top_k[:, None]
     left &= values >= values[:, :1] + min_p.log()
-    # Whether tokens beyond the candidates are left as well, and whether it is all of them.
+    # Whether tokens beyond the candidates are left as well, and whether all of them are.
     more = left[:, -1] & (top_k > count)
     every = more & (top_k == vocabulary) & (min_p[:, 0] == 0)
     # Normalised over all tokens that are left, candidates or not.
@@ -197,7 +197,7 @@ def _looked_up(logprobs: Tensor, chosen: Tensor, most: int) -> tuple[Tensor, Ten
 
 
 def _reports(looked_up: Many[Any], chosen: Many[int], counts: Many[int]) -> Iterator[Sampled]:
-    """The log probabilities of each row's chosen token and alternatives, from the lists of what was
+    """The log probabilities of each row's chosen token and alternatives, from the lists that were
     looked up."""
     values, tokens, own = looked_up
     for row, (token, count) in enumerate(zip(chosen, counts, strict=True)):
@@ -207,13 +207,13 @@ def _reports(looked_up: Many[Any], chosen: Many[int], counts: Many[int]) -> Iter
 
 #: Some tokens of a row.
 Place = tuple[int, Tokens]
-#: What an occurrence counts: one in the prompt is told by the lowest bit.
+#: The count of an occurrence: the lowest bit marks tokens of the prompt.
 _IN_PROMPT, _IN_ANSWER = 1, 2
 
 
 def adjusted(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
     """The logits [sequences, vocabulary] with biases, then penalties, and minus infinity for what
-    may not follow, as in vLLM. The same tensor if no request asks for any."""
+    may not follow, as in vLLM. The same tensor if no request changes them."""
     biased = [(row, s.lists) for row, s in enumerate(sequences) if s.lists.biased.size]
     penalised = [row for row, sequence in enumerate(sequences) if _penalises(sequence)]
     narrowed = [row for row, sequence in enumerate(sequences) if _excludes(sequence)]
@@ -265,7 +265,7 @@ def _with_penalties(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
 
 def _occurrences(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
     """How often each token occurs in the text of each sequence, [rows, vocabulary]. Each keeps its
-    row of it, and only what is new since is counted."""
+    row of it, and only new tokens are counted."""
     nowhere = torch.zeros(lines.shape[1], dtype=torch.int32, device=lines.device)
     known = [(0, nowhere) if s.occurrences is None else s.occurrences for s in sequences]
     counts = torch.stack([row for _, row in known])
@@ -293,8 +293,8 @@ def _without_excluded(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
 
 
 def _possible(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """Which tokens may follow, booleans [rows, vocabulary]: what the constraint and the list
-    allow. A list that leaves nothing does not hold, and a complete constrained answer ends even
+    """Which tokens may follow, booleans [rows, vocabulary]: those that the constraint and the list
+    allow. A list that leaves no token is ignored, and a complete constrained answer ends even
     before `min_tokens`."""
     free = lines != _NEVER
     constrained = [sequence.constraint is not None for sequence in sequences]
@@ -312,8 +312,8 @@ def _possible(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
 
 
 def _fitting(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """What the constraints allow, moved to the device in one copy of a bit for each token. A GPU
-    computes the step meanwhile: nothing before this waits for it."""
+    """The tokens that constraints allow, moved to the device in one copy of a bit for each token. A
+    GPU computes the step meanwhile: nothing before this waits for it."""
     bits = np.full((len(sequences), -(-lines.shape[1] // 8)), 0xFF, np.uint8)
     for row, sequence in zip(bits, sequences, strict=True):
         if sequence.constraint is not None:

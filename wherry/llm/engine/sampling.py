@@ -12,7 +12,7 @@ from wherry.llm.engine.constraint import AnswerForm
 
 #: Maximum of `logprobs`: alternatives beside the chosen token.
 MAX_LOGPROBS: Final = 20
-#: Limits of what is compared with each token: characters of stop strings, tokens in a list.
+#: Limits of the values compared with each token: characters of stop strings, tokens in a list.
 MOST_STOP_CHARACTERS: Final = 1024
 MOST_STOPS: Final = 64
 MOST_TOKENS_NAMED: Final = 1024
@@ -173,7 +173,7 @@ class Sampling(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True
                 )
         return self
 
-    # Whether a field is fine, its name, and the rule
+    # Whether a field is valid, its name, and the rule
 
     def _numbers(self) -> Iterator[_Check]:
         least, most = 0 if self.echo else 1, self.max_tokens
@@ -243,7 +243,7 @@ def no_room(model: str, prompt_tokens: int, context: int) -> PromptTooLong:
 
 
 def check_room(model: str, parameters: Parameters, context: int) -> None:
-    """InvalidRequest if more tokens are asked for than `context` can hold, whatever the prompt."""
+    """InvalidRequest if the request sets more tokens than `context` can hold with any prompt."""
     for field in ("min_tokens", "max_tokens"):
         requested = getattr(parameters, field) or 0
         if field == "max_tokens" and parameters.clip_max_tokens:
@@ -257,7 +257,7 @@ def check_room(model: str, parameters: Parameters, context: int) -> None:
 
 
 def tokens_to_keep(model: str, parameters: Parameters, context: int) -> int | None:
-    """The number of tokens to which a request has its prompt truncated; None: it has not.
+    """The number of tokens to which a request's prompt is truncated; None: it is not truncated.
     InvalidRequest if they do not fit into `context` tokens."""
     keep = parameters.truncate_prompt
     if keep is not None and not 0 <= keep < context:
@@ -270,9 +270,8 @@ def tokens_to_keep(model: str, parameters: Parameters, context: int) -> int | No
 
 
 def bounded(model: str, sampling: Sampling, prompt_tokens: int = 0) -> Sampling:
-    """The same if an answer may have as many log probabilities as it asks for; where its maximum
-    of tokens is not set, or may be clipped, with that of which it may. InvalidRequest if it may
-    not."""
+    """`sampling` if the answer's log probabilities stay below their limit. A maximum of tokens that
+    is not set, or may be clipped, is lowered for that. InvalidRequest if they exceed it."""
     fixed, each = 0, 0
     if sampling.prompt_logprobs is not None:
         fixed = prompt_tokens * (1 + sampling.prompt_logprobs)
@@ -285,7 +284,7 @@ def bounded(model: str, sampling: Sampling, prompt_tokens: int = 0) -> Sampling:
         field = "logprobs" if each else "prompt_logprobs"
         raise InvalidRequest(
             f"model {model!r}: {field}: an answer has at most {MOST_LOGPROBS} log probabilities, of"
-            " all its texts, tokens and alternatives; ask for fewer, or for fewer tokens",
+            " all its texts, tokens and alternatives; request fewer, or fewer tokens",
             field=field,
         )
     if free and each:

@@ -19,15 +19,15 @@ from operator import attrgetter
 from wherry.llm.engine.kv_cache import KVCache
 from wherry.llm.engine.sequence import Sequence
 
-#: Tokens of growth for which a sequence is given contiguous room.
+#: Tokens of growth for which a sequence gets contiguous room.
 GROWTH_TOKENS = 512
 #: Share of a step's duration that is for prompts. A prompt of many steps has its first token
 #: 1 / share times as late as with prompts first, and the gaps of the others are 1 / (1 - share)
 #: times as long as without it (docs/decisions/0046-prompts-share-of-a-step.md).
 PROMPT_SHARE = 2 / 3
-#: Steps that are computed before twice as much is tried again, after one that found no memory.
+#: Steps after one that ran out of memory until twice as much is tried again.
 STEPS_OF_CAUTION = 64
-#: The most steps of a sequence alone that find no memory: each has half of the tokens of the last.
+#: The most steps of a sequence alone that run out of memory; each has half of the last's tokens.
 MOST_FAILURES = 16
 #: Sequences are numbered as they arrive.
 _ARRIVAL = attrgetter("id")
@@ -109,7 +109,7 @@ class TokenScheduler:
         #: In the order in which they started.
         self.running: list[Sequence] = []
         self.preemptions = 0
-        #: What there is memory for: tokens of a step, and sequences that run.
+        #: Tokens of a step, and running sequences, that fit into memory.
         self._token_limit = self.max_step_tokens
         self._running_limit = inf
         self._steps_of_caution = 0
@@ -161,8 +161,8 @@ class TokenScheduler:
                 self._limit(2 * self._token_limit, 2 * self._running_limit)
 
     def found_no_memory(self, chunks: list[Chunk]) -> Sequence | None:
-        """Note that a step could not be computed for lack of memory: the next has half of it.
-        Returns a sequence that cannot be computed even alone."""
+        """Note that a step could not be computed for lack of memory: the next has half of its
+        tokens. Returns a sequence that cannot be computed even alone."""
         stateful = [c.sequence for c in chunks if c.sequence.table.held is not None]
         for sequence in stateful:  # its state may be that of some token of this step
             self._preempt(sequence)
@@ -202,8 +202,8 @@ class TokenScheduler:
         return decoding
 
     def _prompt_tokens(self, decoding: list[Chunk]) -> int:
-        """How many prefill tokens the step may hold beside these: what takes the prompts' share of
-        its duration, at least one, so that every prompt comes to its end."""
+        """How many prefill tokens the step may have beside these: they take the prompts' share of
+        its duration; at least one, so that every prompt is completed."""
         most = self._token_limit - len(decoding)
         if not decoding or self.prompt_share >= 1:
             return most

@@ -82,8 +82,8 @@ class Sequence:
     adapter: str = ""
     #: The lists of its request, which its answers share.
     lists: TokenLists = field(default_factory=TokenLists)
-    #: For penalties: a number of its first tokens, and a tensor that says how often each of the
-    #: vocabulary is among them (sampler.py); None until they are needed.
+    #: For penalties: a number of its first tokens, and a tensor of how often each token of
+    #: the vocabulary is among them (sampler.py); None until they are needed.
     occurrences: tuple[int, Any] | None = None
     #: Number of leading tokens whose keys and values are in the KV cache.
     computed: int = 0
@@ -91,13 +91,14 @@ class Sequence:
     #: Tokens found in the prefix cache when the sequence was first scheduled.
     cached_tokens: int = 0
     preemptions: int = 0
-    #: Steps of it alone for which there was no memory.
+    #: Steps of this sequence alone that ran out of memory.
     failures: int = 0
     #: Whether it was removed: it has ended, or was cancelled.
     ended: bool = False
-    #: What its constraint has raised.
+    #: The error that its constraint raised.
     error: Exception | None = None
-    #: Whether it chooses among more tokens than are sorted first; None: it is waited for to see it.
+    #: Whether it chooses among more tokens than are sorted first; None: the sampler
+    #: waits for the device to see it.
     sorts_all: bool | None = None
     #: Log probabilities of the prompt's tokens from the second on, as far as requested and
     #: computed.
@@ -105,7 +106,7 @@ class Sequence:
 
     @property
     def prefix_kind(self) -> str:
-        """With which sequences it may share a prefix: those of its adapter and salt."""
+        """Sequences of the same kind, adapter and salt, may share a prefix."""
         salt = self.sampling.cache_salt
         return f"{self.adapter}/{salt}" if self.adapter or salt else ""
 

@@ -1,5 +1,5 @@
-"""What does a network get for one step: its tokens, and where each sequence attends? And how do
-the scheduler's chunks become that?
+"""What is the input of a network for one step: which tokens, and where does each sequence attend?
+And how do the scheduler's chunks become that?
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Context:
 class Tables:
     """Where the rows of a decode step attend, all of it on the device."""
 
-    #: The blocks of each line, [lines, blocks], int32; after the end any block may stand.
+    #: The blocks of each line, [lines, blocks], int32; after its end any block may follow.
     blocks: Tensor
     #: The line of each row.
     lines: Tensor
@@ -58,10 +58,10 @@ class Tables:
 class PackedRows:
     """Where the rows of a step attend, one sequence after the other, all of it on the device."""
 
-    #: Where each sequence's rows begin, and its context, and both end; int32.
+    #: The start of each sequence's rows, and of its context, then the end of the last; int32.
     rows: Tensor
     contexts: Tensor
-    #: How many there are of each.
+    #: The number of each sequence's rows, and the length of its context.
     row_counts: list[int]
     context_lengths: list[int]
     #: Places of the contexts in the cache; None: they are the step's own rows.
@@ -80,7 +80,7 @@ class StepInputs:
     slots: Tensor
     #: The rows whose logits are requested.
     logit_rows: Tensor
-    #: Where each sequence attends; on a GPU `packed` says it or, of a decode step, `tables`.
+    #: Where each sequence attends; on a GPU that is in `packed` or, for a decode step, `tables`.
     spans: Sequence[Context] = ()
     #: The rows of each adapter's sequences, by its key.
     adapters: Mapping[str, Tensor] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What has every model of text in common, whatever engine runs it?"""
+"""What do all models of text have in common, whatever engine runs them?"""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _PLAIN: Final = Sampling()
 
 class TextModel(StepModel, ABC):
     """Takes a text, messages or tokens, and answers in `Delta`s. An engine reads the prompt and
-    begins the request in `_begin`; what is here it has when it is loaded."""
+    begins the request in `_begin`; it sets the attributes here when it is loaded."""
 
     examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
-    #: What the engine is called, if it is another's, and the parameters that it does not have.
+    #: The engine's name, if it is not wherry's, and the parameters that it does not have.
     engine_name: ClassVar[str] = ""
     unsupported: ClassVar[tuple[str, ...]] = ()
-    #: Whether it makes tokens of texts, and texts of tokens, for requests.
+    #: Whether requests can turn texts into tokens, and tokens into texts.
     tokenizes: ClassVar[bool] = True
 
-    #: What makes tokens of text.
+    #: Turns text into tokens.
     tokenizer: Tokenizer
     #: How the model writes calls and thoughts.
     style: ModelStyle
-    #: Sampling parameters that hold where a request does not set them.
+    #: Sampling parameters for requests that do not set them.
     defaults: Mapping[str, Any]
-    #: How many tokens the model knows.
+    #: The number of tokens that the model knows.
     vocabulary: int
     #: Maximum of prompt and generated tokens.
     context_tokens: int
@@ -66,7 +66,7 @@ class TextModel(StepModel, ABC):
         return replace(found, inputs=kept)
 
     if TYPE_CHECKING:
-        # `parameters` may be a dict, which an annotation of an input cannot say.
+        # `parameters` may be a dict, which an annotation of an input cannot express.
         def stream(self, *row: Any, **inputs: Any) -> Iterator[Delta]: ...
         def astream(self, *row: Any, **inputs: Any) -> AsyncIterator[Delta]: ...
 

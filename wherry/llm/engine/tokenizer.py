@@ -16,10 +16,10 @@ from wherry.llm.engine.tokenizer_files import AGAIN, MOST_FILE_BYTES, WRITTEN
 
 
 def rendered(render: Callable[[Messages], str], messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the template `render` makes of a conversation.
+    """Return a conversation as the template `render` writes it.
 
-    If it refuses one in which the system speaks between two turns, as Claude Code has it, then
-    of one that begins with all that the system says. Raises what the template does.
+    If the template refuses a system message between two turns, as Claude Code sends it, all system
+    messages are moved to the front. Raises what the template does.
     """
     copied = [dict(message) for message in messages]
     try:
@@ -33,7 +33,7 @@ def rendered(render: Callable[[Messages], str], messages: Sequence[Mapping[str, 
 
 
 def system_first(messages: Messages) -> Messages | None:
-    """The conversation with what the system says in front; None: it is there already."""
+    """The conversation with the system messages in front; None: they are there already."""
     system = [one for one in messages if one.get("role") == "system"]
     if system == messages[: len(system)] and len(system) < 2:
         return None
@@ -147,8 +147,8 @@ class Tokenizer:
     ) -> list[int]:
         """The tokens of a text, with the tokenizer's prefix (such as BOS) if `special`.
         InvalidRequest if it is too long or not valid Unicode. With `keep` at least that number of
-        its tokens, if it has so many: the last ones, or the first ones if the `side` that may be
-        missing is "right"."""
+        its tokens, or all: the last ones, or the first ones if the `side` that may be missing is
+        "right"."""
         most = self.most_tokens
         if keep is not None:
             text, most = truncated(text, (keep + 1) * self._longest, side), None
@@ -271,7 +271,7 @@ class Tokenizer:
 
 
 def _check_template(inner: Any) -> None:
-    """ConfigError if a chat template is not one. What it makes of a conversation does not matter
+    """ConfigError if a chat template is invalid. How it renders a conversation does not matter
     here."""
     from jinja2 import TemplateSyntaxError
 

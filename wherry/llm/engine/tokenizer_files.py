@@ -1,8 +1,8 @@
-"""Are a tokenizer's files whole, and of this model? Said before weights are read, with file and
-remedy.
+"""Are a tokenizer's files whole, and of this model? Checked before weights are read; errors name
+file and remedy.
 
-Libraries say of a damaged file what they stumbled over, or nothing: without merges, or with another
-model's vocabulary, they give other tokens than the model was trained with.
+For a damaged file libraries raise an unclear error, or none: without merges, or with another
+model's vocabulary, they produce other tokens than the model was trained with.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Problem(Exception):
 
 def problem(folder: Path, config: Mapping[str, Any]) -> str:
     """What is wrong with the tokenizer of a checkpoint's folder, with file and remedy; "" if
-    nothing is seen. Reads its files, bounded in size."""
+    nothing is found. Reads its files, bounded in size."""
     try:
         for file in sorted(folder.glob("*")):
             if file.suffix in WRITTEN and not (file.is_file() or file.is_dir()):
@@ -81,7 +81,7 @@ def _read(file: Path, kind: Any) -> Any:
 
 
 def _check_vocabulary(folder: Path, found: Mapping[str, Any], size: int) -> None:
-    """Check that each token can be made, and is one of the model's."""
+    """Check that each token can be produced, and is one of the model's."""
     read: _Tokenizer | None = _read(folder / "tokenizer.json", _Tokenizer)
     if read is not None:
         name, vocab, added = "tokenizer.json", read.model.vocab, read.added_tokens
@@ -124,7 +124,7 @@ def _check_ends(found: Mapping[str, Any], known: Mapping[str, int], size: int) -
         token = found.get("tokenizer_config.json", {}).get(name)
         text = token.get("content") if isinstance(token, dict) else token
         if isinstance(text, str):
-            # transformers gives one that is not there the next number.
+            # transformers assigns the next id to one that is missing.
             number = known.get(text, max(known.values(), default=0) + 1)
             if not 0 <= number < size:
                 raise _Problem(

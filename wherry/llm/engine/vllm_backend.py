@@ -1,4 +1,4 @@
-"""How does a model.json of Triton's vLLM backend run, whatever engine there is?
+"""How does a model.json of Triton's vLLM backend run, whatever engine is installed?
 
 By vLLM where it is installed, else by the engine that wherry chooses for the checkpoint. Inputs and
 outputs are those of the backend: a text, its sampling parameters as JSON or as the request's own
@@ -90,7 +90,7 @@ class VllmBackendModel(RepositoryModel, StepModel):
         )
 
     def signature(self, name: str = "") -> Signature:
-        """The signature. All outputs but the text are there only if a request asks for them."""
+        """The signature. All outputs but the text are sent only if a request sets them."""
         found = super().signature(name)
         outputs = [replace(one, optional=one.name != "text_output") for one in found.outputs]
         return replace(found, outputs=tuple(outputs))
@@ -169,7 +169,7 @@ def engine_json(folder: str, model: str) -> dict[str, Any]:
     """The arguments of the engine, of which `model` is the checkpoint. ConfigError."""
     found = _json_object(folder, FILE, model)
     if not isinstance(found.get("model"), str) or not found["model"]:
-        raise ConfigError(f'model {model!r}: {FILE}: it must say the checkpoint, as "model"')
+        raise ConfigError(f'model {model!r}: {FILE}: it must name the checkpoint, as "model"')
     return found
 
 
@@ -198,7 +198,7 @@ class VllmRequest:
 
     @classmethod
     def of(cls, inputs: Mapping[str, Any], model: str) -> VllmRequest:
-        """Read the inputs. InvalidRequest says what is wrong with one of them."""
+        """Read the inputs. InvalidRequest names what is wrong with one of them."""
         if inputs.get("image") is not None:
             problem = f"model {model!r}: image: this engine takes text alone"
             raise InvalidRequest(problem, field="image")
@@ -222,17 +222,17 @@ class VllmRequest:
 
 @dataclass(slots=True)
 class _Answering:
-    """A request in the engine, and what it has not been sent yet."""
+    """A request in the engine, and the output that is not sent yet."""
 
     vllm_request: VllmRequest
     state: Any
-    #: Of each answer, all pieces that are not sent yet.
+    #: The pieces of each answer that are not sent yet.
     pieces: dict[int, Delta] = field(default_factory=dict)
     prompt_tokens: int = 0
     logprobs: dict[int, float] = field(default_factory=dict)
 
     def responses(self, deltas: Any, *, done: bool) -> list[dict[str, Any]]:
-        """The responses that these pieces make: one each, or one in all without streaming."""
+        """The responses for these pieces: one each, or one in all without streaming."""
         if not self.vllm_request.stream:
             for delta in deltas:
                 self._note(delta)
@@ -301,7 +301,7 @@ def _text(inputs: Mapping[str, Any], name: str, model: str) -> str | None:
 #: vLLM's default, which is far below that of `Parameters`.
 MAX_TOKENS: Final = 16
 
-#: Sampling parameters of vLLM that are called otherwise here.
+#: Sampling parameters of vLLM that have another name here.
 _RENAMED: Final = {
     "include_stop_str_in_output": "include_stop",
     "truncate_prompt_tokens": "truncate_prompt",
@@ -312,7 +312,7 @@ _SAME: Final = (
     "min_p", "seed", "stop_token_ids", "ignore_eos", "max_tokens", "min_tokens",
     "logprobs", "prompt_logprobs", "skip_special_tokens", "logit_bias", "allowed_token_ids",
 )  # fmt: skip
-#: Parameters that change nothing of what is sampled here, with the values that say so.
+#: Parameters that do not change the tokens here, with the values for which that is true.
 _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "best_of": (1,),
     "use_beam_search": (False,),
@@ -337,7 +337,7 @@ ENGINE: Final = {
 
 def sampling_of(vllm_arguments: Mapping[str, Any], model: str) -> Parameters:
     """The parameters that a request of vLLM's Triton backend sets, whose values may be text.
-    InvalidRequest names one that there is not."""
+    InvalidRequest names an unknown one."""
     values: dict[str, Any] = {"max_tokens": MAX_TOKENS}
     for name, value in vllm_arguments.items():
         if value is None:
@@ -408,7 +408,7 @@ def _form(value: Any, name: str, model: str) -> dict[str, Any]:
     if non_default == {"json_object": True}:
         return non_default
     if len(non_default) != 1 or next(iter(non_default)) not in _FORMS:
-        raise _refused(model, name, f"it must say one of {', '.join(_FORMS)}, json_object")
+        raise _refused(model, name, f"it must have exactly one of {', '.join(_FORMS)}, json_object")
     ((key, form),) = non_default.items()
     if key == "json" and isinstance(form, str):
         form = _json(form, name, model)

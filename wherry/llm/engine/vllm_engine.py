@@ -38,7 +38,7 @@ from wherry.llm.formats.answer_text import END_TOKENS, ModelStyle
 
 #: Seconds between two reads of vLLM's metrics, which take some milliseconds.
 READ_EVERY: Final = 1.0
-#: Our names for vLLM's parameters, where it has others, and the fields that its words mean.
+#: Our names for vLLM's parameters, where they differ, and the fields by the words of its errors.
 OURS: Final = {
     "thinking_token_budget": "thinking_budget",
     "include_stop_str_in_output": "include_stop",
@@ -51,7 +51,7 @@ MEANT: Final = {
     "Token id": "token_ids",
     "thinking_token_budget": "thinking_budget",
 }
-#: Parameters that have its names.
+#: Parameters with the same name in vLLM.
 SAME: Final = (
     "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "logprobs", "ignore_eos", "max_tokens", "min_tokens",
@@ -79,9 +79,9 @@ class _VllmRequest:
     #: vLLM's number of its adapter; 0: none.
     adapter: int = 0
     generated: int = 0
-    #: How a chat's answer is to be read, until that is told.
+    #: How a chat's answer is to be read, until that is sent.
     style: dict[str, Any] | None = None
-    #: Of a request that vLLM has no part in: the tokens of a prompt, or the text of tokens.
+    #: The answer to a request that does not need vLLM: a prompt's tokens, or the text of tokens.
     answer: Delta | None = None
 
 
@@ -297,7 +297,7 @@ class VLLM(TextModel):
 
 
 def _field_of(refusal: Exception) -> str | None:
-    """The field that vLLM's refusal of a request means, by what it names or says."""
+    """The field that vLLM refuses in a request, by the name or the words in its error."""
     if named := getattr(refusal, "parameter", None):
         return OURS.get(named, str(named))
     problem = str(refusal)
@@ -335,9 +335,9 @@ class _Known:
 class VllmAdapters:
     """The adapters of one engine. `make` is vLLM's LoRARequest.
 
-    vLLM knows an adapter by a number and keeps what it has computed by its name: files that change
-    get another of both. It reads the files when it is given them here: were it told by a request
-    alone, a damaged file would end a step, and with it the engine.
+    vLLM knows an adapter by a number and keeps its cache by the name: changed files get a new
+    number and name. The files are loaded here: loaded by a request's step, a damaged file would end
+    the step, and with it the engine.
     """
 
     def __init__(
@@ -353,7 +353,7 @@ class VllmAdapters:
         self._left: set[int] = set()
 
     def request(self, name: str) -> Any:
-        """vLLM's words for an adapter, which it has from now on; None without a name.
+        """vLLM's request object for an adapter, which it now has; None without a name.
         AdapterNotFound, or InvalidRequest if vLLM cannot read it. Blocks, when it is new."""
         folder = self._folders.found(self._model, name)
         if folder is None:
@@ -390,7 +390,7 @@ class VllmAdapters:
 
 
 def _files(folder: Path) -> tuple[int, ...]:
-    """What tells an adapter's weights from those of another time; nothing without any."""
+    """The identity of an adapter's weights file, which changes with it; () without a file."""
     try:
         at = (folder / WEIGHTS).stat()
     except OSError:

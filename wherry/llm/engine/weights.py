@@ -1,4 +1,4 @@
-"""How do a checkpoint's tensors come to a device, each with the shape that config.json says?"""
+"""How are a checkpoint's tensors copied to a device, each in the shape that config.json sets?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wherry.llm.engine.checkpoint import MOST_REFUSALS, NO_WEIGHT
 from wherry.llm.engine.device import end_of, pinned
 from wherry.llm.engine.known import ANOTHER_ENGINE
 
-#: Bytes of each of the two pieces of pinned memory through which weights come to a GPU.
+#: Bytes of each of the two pieces of pinned memory through which weights are copied to a GPU.
 STAGED_BYTES: Final = 1 << 26
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -25,14 +25,14 @@ class StagedCopies:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         empty = torch.empty(2, STAGED_BYTES, dtype=torch.uint8)
-        #: The pieces, and what waits until each may be written to.
+        #: The pieces, each with a function that waits until it may be written to.
         self._stages: list[tuple[Tensor, Callable[[], object]]] = [
             (piece, end_of(device)) for piece in pinned(empty, device)
         ]
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """A copy on the device. One piece of it is read from the file while the one before is on
-        its way: out of ordinary memory the host would wait for each, at a fifth of the rate."""
+        """A copy on the device. One piece of it is read from the file while the one before is
+        copied: from ordinary memory the host would wait for each, at a fifth of the rate."""
         made = torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)
         source, target = (t.reshape(-1).view(torch.uint8) for t in (tensor, made))
         for begin in range(0, len(source), STAGED_BYTES):
@@ -85,7 +85,7 @@ class Weights:
         return self._copy(found).to(self._dtype)
 
     def progress(self) -> dict[str, str]:
-        """How many tensors of all were handed out. Any thread."""
+        """The number of tensors that were handed out, and of all. Any thread."""
         return {"tensors": f"{len(self._taken)} of {len(self._tensors)}"}
 
     def check_all_taken(self, *, tied: bool) -> None:

@@ -108,4 +108,4 @@ def test_what_cannot_be_is_refused_with_a_remedy(
 
 @pytest.mark.parametrize("engine", ["wherry", "transformers", "vllm"])
 def test_the_setting_comes_first(engine: str) -> None:
-    assert choose(KNOWN, Here(ALL), engine) == EngineChoice(engine, "as the setting engine says")
+    assert choose(KNOWN, Here(ALL), engine) == EngineChoice(engine, "the setting engine names it")

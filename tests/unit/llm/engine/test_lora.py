@@ -192,7 +192,7 @@ def test_tensors_that_do_not_fit_are_refused(
 
 def test_a_rank_that_the_configuration_does_not_have_is_refused(base: Path, tmp_path: Path) -> None:
     folder = adapter(tmp_path / "a", base, seed=0, rank=4, r=8)
-    with pytest.raises(ConfigError, match=r"of rank 4, and adapter_config.json says r = 8: down"):
+    with pytest.raises(ConfigError, match=r"of rank 4, and adapter_config.json has r = 8: down"):
         read_pairs(folder, torch.float32, CPU)
     patterned = adapter(tmp_path / "b", base, seed=0, rank=4, r=8, rank_pattern={"q_proj": 4})
     assert read_pairs(patterned, torch.float32, CPU)

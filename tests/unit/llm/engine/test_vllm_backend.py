@@ -299,9 +299,9 @@ def test_the_engine_gets_its_arguments(tmp_path: Path, engine: Words) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({}, "it must say the checkpoint"),
+        ({}, "it must name the checkpoint"),
         ([], "it must be a JSON object"),
-        ({"model": ""}, "it must say the checkpoint"),
+        ({"model": ""}, "it must name the checkpoint"),
     ],
 )
 def test_a_model_json_without_a_checkpoint_is_refused(
