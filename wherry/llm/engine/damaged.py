@@ -1,5 +1,4 @@
-"""Can no engine here run this config.json: invalid sizes, another kind of model? And
-which part of a library's error may a client see?
+"""Can no engine here run this config.json? Which part of a library's error may a client see?
 
 What one engine does not know, another may; a number that is a text is wrong for all of them, and
 libraries allocate an absurd size, or loop over it, before they check it. Pure.

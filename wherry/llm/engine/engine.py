@@ -122,8 +122,7 @@ class Engine:
         self._ends = ends
         self._timer = timer or HostTimer()
         self._ids = count(1)
-        #: The further answers to a prompt start when the first has computed it: they use its
-        #: blocks.
+        #: Further answers to a prompt start when the first has computed it: they use its blocks.
         self._followers: dict[Sequence, list[Sequence]] = {}
         self._prompt_tokens = 0
         self._generated_tokens = 0

@@ -1,5 +1,4 @@
-"""Does wherry's own decoder compute the model of this config.json exactly, and if not, which field
-is the reason?
+"""Which fields of a config.json does wherry's own decoder not compute exactly?
 
 Only the fields that are listed here are accepted: an unknown one may affect every token. Any other
 architecture runs by transformers' modules, whose logits are compared when it is loaded. Pure: takes

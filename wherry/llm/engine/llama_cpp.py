@@ -238,8 +238,7 @@ class LlamaCpp(TextModel):
     # Words
 
     def _check(self, prompt: str, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse what llama.cpp would report as its own failure: parts other than text, and text
-        that is not valid Unicode."""
+        """Refuse parts other than text, and invalid Unicode: llama.cpp would answer with 500."""
         field = "messages" if messages else "prompt"
         for content in (message.get("content") for message in messages):
             parts = content if isinstance(content, list) else ()

@@ -50,8 +50,7 @@ READ_WAIT_SECONDS = 0.01
 
 
 def _loading(source: str) -> ModuleType:
-    """The module that builds wherry's own engine. ConfigError if torch or another package that it
-    needs is not installed."""
+    """The module of wherry's own engine. ConfigError if a package that it needs is missing."""
     try:
         # transformers' module replaces itself while it is imported: another thread that imports
         # a name from it meanwhile would not find it.

@@ -247,7 +247,7 @@ class StateRunner:
         return _near(found, torch.stack(alone), tolerance)
 
     def _adds_tokens(self, sample: Tensor) -> bool:
-        """Whether generate() gives the model more tokens than there are, such as XLM's mask."""
+        """Whether generate() adds tokens to a text, such as XLM's mask."""
         try:
             prepared = self._net.prepare_inputs_for_generation(sample[None])["input_ids"]
         except Exception:  # noqa: BLE001 - of any type: it needs more than tokens, as most do
@@ -255,7 +255,7 @@ class StateRunner:
         return isinstance(prepared, Tensor) and prepared.shape[-1] > len(sample)
 
     def _in_pieces(self, sample: Tensor, pieces: Sequence[int]) -> Tensor | None:
-        """The logits of a text that is computed in these pieces; None without a cache."""
+        """The logits of a text, computed in these pieces; None without a cache."""
         if not self._cache:
             return None
         state, found = None, []

@@ -3,8 +3,8 @@
 Every sequence in decode has one token in every step. Prompts are cut into chunks (chunked prefill)
 that take a fixed share of the step's duration, so that neither delays the other without bound; a
 long prompt leaves half of its room to much shorter ones behind it. If no block is free when a
-sequence grows, the newest is preempted: it waits again and is recomputed
-later (its blocks may still be in the prefix cache).
+sequence grows, the newest is preempted: it waits again and is recomputed later (its blocks may
+still be in the prefix cache).
 
 Pure: no clock and no tensors. `took` reports the duration of each step.
 """
@@ -241,7 +241,7 @@ class TokenScheduler:
 
     def _add_chunk(self, chunks: list[Chunk], sequence: Sequence, budget: int, deep: float) -> int:
         """Add as much of a prompt as fits, or half of that if it delays a much shorter one. Returns
-        the budget used: after a long context more than the number of tokens."""
+        the budget used: more than its tokens after a long context."""
         share = budget - budget // 2 if self._holds_up(sequence) else budget
         weight = 1 + sequence.computed / deep
         count = min(sequence.to_compute, max(1, int(share / weight)))

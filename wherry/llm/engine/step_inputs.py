@@ -1,6 +1,4 @@
-"""What is the input of a network for one step: which tokens, and where does each sequence attend?
-And how do the scheduler's chunks become that?
-"""
+"""How do the scheduler's chunks become the input of a network: tokens, and where each attends?"""
 
 from __future__ import annotations
 

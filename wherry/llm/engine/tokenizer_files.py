@@ -1,5 +1,4 @@
-"""Are a tokenizer's files whole, and of this model? Checked before weights are read; errors name
-file and remedy.
+"""Are a tokenizer's files whole, and of this model? Checked before weights are read.
 
 For a damaged file libraries raise an unclear error, or none: without merges, or with another
 model's vocabulary, they produce other tokens than the model was trained with.
@@ -53,8 +52,8 @@ class _Problem(Exception):
 
 
 def problem(folder: Path, config: Mapping[str, Any]) -> str:
-    """What is wrong with the tokenizer of a checkpoint's folder, with file and remedy; "" if
-    nothing is found. Reads its files, bounded in size."""
+    """What is wrong with a folder's tokenizer, with file and remedy; "" if nothing is. Reads its
+    files, bounded in size."""
     try:
         for file in sorted(folder.glob("*")):
             if file.suffix in WRITTEN and not (file.is_file() or file.is_dir()):
