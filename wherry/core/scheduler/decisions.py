@@ -51,7 +51,7 @@ class Decisions:
     request."""
 
     def __init__(self) -> None:
-        #: Some more than are shown: of the oldest ones the beginning may be lost.
+        #: Some more than are shown: for the oldest ends the start may have been dropped.
         self.events: deque[_Left | _Ended] = deque(maxlen=2 * REMEMBERED + 32)
         #: By instance: since when it is free and gets nothing, for what, for how many of them.
         self.holds: dict[int, _Hold] = {}
@@ -100,7 +100,7 @@ class Decisions:
     def held(
         self, now: float, held_for: str, count: int = 0, *, instance: int = ANY_INSTANCE
     ) -> None:
-        """What is queued is held although this instance is free: for one of HELD_FOR, and for so
+        """What is queued is held although this instance is free: for one of HELD_FOR, and for how
         many callers, or rows of a turn."""
         held = self.holds.get(instance)
         self.holds[instance] = now if held is None else held[0], held_for, count

@@ -136,7 +136,7 @@ class ModelBatches(Generic[SlotT]):
         return acts
 
     def cleared(self) -> tuple[Sequence[InferRequest], Acts[SlotT]]:
-        """Nothing waits any longer. Returns the requests that did."""
+        """Empty the queue. Returns the requests that waited."""
         acts: Acts[SlotT] = Acts()
         self.line.send_away(acts.wake)
         return self._scheduler.clear(), acts
@@ -330,7 +330,7 @@ class ModelBatches(Generic[SlotT]):
         ahead: Sequence[InferRequest],
         now: float,
     ) -> Acts[SlotT]:
-        """An instance that was `lost` is no more. Of its requests these run `again`, each alone,
+        """An instance that was `lost` has ended. Of its requests these run `again`, each alone,
         and those that had waited there are first in the queue."""
         scheduler = self._scheduler
         for request in again:
@@ -361,7 +361,7 @@ class ModelBatches(Generic[SlotT]):
         return Acts(fail=list(self._scheduler.broken()))  # steps that will never run
 
     def _drop_batches(self, instance: SlotT, now: float) -> None:
-        """It has ended with the batches that it had, of which none has run to its end."""
+        """It has ended, and none of its batches ran to completion."""
         self.table.ahead.forget()
         batches = tuple(instance.batches)
         instance.batches.clear()

@@ -125,7 +125,7 @@ class SequenceBatcher(Scheduler):
 
     def cancel(self, request: InferRequest) -> bool:
         """Forget a waiting step, and with it those behind it, which are `broken`: to cancel a step
-        is to cancel its sequence, as none is skipped unseen."""
+        is to cancel its sequence, as steps are never skipped silently."""
         why = "an earlier request of it was cancelled"
         return self.sequences.forget(request, why, Cancelled)
 

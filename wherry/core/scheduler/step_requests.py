@@ -208,8 +208,7 @@ class StepRequests(Generic[SlotT]):
     def gone(
         self, instance: SlotT, failed: Mapping[InferRequest, WherryError] | None = None
     ) -> list[Active[SlotT]]:
-        """An instance is no more. Returns the requests of it that have `failed`; the others wait
-        again."""
+        """An instance has ended. Returns its requests that have `failed`; the others wait again."""
         gone = self._by_instance.pop(instance, {}).values()
         ended: list[Active[SlotT]] = []
         for active in gone:
