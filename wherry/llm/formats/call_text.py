@@ -78,19 +78,19 @@ class CallText:
         )
         #: The end of the text outside, which may begin a mark, or the answer's first characters.
         self._kept = ""
-        #: The marks of the text inside, what of it has come, and the last characters of that.
+        #: The marks of the text inside, the text so far, and its last characters.
         self._begin = self._end = ""
         self._body: list[str] | None = None
         self._tail = ""
         self._pieces: CallPieces | None = None
-        #: How much of it the pieces have, and its end that they do not have: it may begin the mark.
+        #: How much of it the pieces have read, and its withheld end, which may begin the mark.
         self._emitted = 0
         self._withheld = ""
-        #: What was not yet searched for its end, where that begins, and whether it is in a value.
+        #: The text not yet searched for its end, where it begins, and whether that is in a value.
         self._unsearched: list[str] = []
         self._searched = 0
         self._in_value = False
-        #: Whether text is what was last shown, blanks behind that, and whether none was before.
+        #: Whether text was shown last, the blanks after it, and whether no text was shown before.
         self._shown = False
         self._blanks: list[str] = []
         self._first = True

@@ -1,7 +1,7 @@
 """Which grammar do calls have in a family's own notation, and where does it begin in a text?
 
-In llguidance's dialect of Lark. What is before a call, between calls and behind them is free. What
-such a grammar accepts, the readers of these notations read, and it has the schema's form.
+In llguidance's dialect of Lark. The text before, between and after calls is free. The readers
+of these notations read all that such a grammar accepts, and it follows the schema.
 """
 
 from __future__ import annotations

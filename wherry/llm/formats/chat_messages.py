@@ -64,7 +64,7 @@ class MessagesText:
         self._from = 0
         #: The kind of the message whose text comes; None: its header comes.
         self._kind: Kind | None = None
-        #: Of a call: its text, what reads that, and what stands before it.
+        #: Of a call: its text, the reader of that, and the text that is read before it.
         self._call: list[str] = []
         self._pieces: CallPieces | None = None
         self._before = ""

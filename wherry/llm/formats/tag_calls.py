@@ -149,7 +149,7 @@ class TagPieces:
         #: Of a call whose arguments are one JSON object: that, and whether it has ended.
         self._object: JsonText | None = None
         self._whole = False
-        #: An argument that has begun; what has come since, and the last characters of that.
+        #: An argument that has begun, the text since then, and its last characters.
         self._argument: re.Match[str] | None = None
         self._value: list[str] = []
         self._last = ""

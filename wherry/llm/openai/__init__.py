@@ -1,1 +1,1 @@
-"""How do OpenAI's chat, completions, embeddings and models become requests, and back?"""
+"""How do OpenAI's requests become requests of models, and their responses OpenAI's answers?"""

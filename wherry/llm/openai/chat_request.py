@@ -117,7 +117,7 @@ def arguments_in(arguments: Any) -> Any:
     return found if isinstance(found, dict) else {} if found is None else arguments
 
 
-#: A function that nothing names cannot be called.
+#: A function without a name cannot be called.
 FunctionName = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -282,7 +282,7 @@ class ChatRequest(Request):
             raise BadField("top_logprobs", "it needs logprobs: true")
         if self.logprobs:
             sampling["logprobs"] = self.top_logprobs or 0
-        if self.add_special_tokens:  # the chat template has them, most often
+        if self.add_special_tokens:  # chat templates usually have them
             sampling["add_special_tokens"] = True
         return sampling
 

@@ -28,8 +28,8 @@ HEADER: Final = "X-Wherry-Ignored"
 
 @dataclass(frozen=True, slots=True)
 class ClientForm:
-    """How a protocol writes an error, and which headers of its answers have the request's id, which
-    clients hand to their callers. The first is X-Request-Id."""
+    """A protocol's form of an error, and the headers of its answers that hold the request's id.
+    The first is X-Request-Id."""
 
     error: ErrorForm
     ids: Sequence[str] = ("X-Request-Id",)
@@ -97,7 +97,7 @@ class ClientRequest:
         self.entry.off_loop(self.exchange, work, done, lambda _, e: fail(e), reads=reads)
 
     def headers(self) -> Headers:
-        """The headers of each answer. An id of the client's own comes back in the first anyway."""
+        """The headers of each answer. A client's own id is sent back in the first one anyway."""
         form, own_id = self.form, self.exchange.request.own_id
         ids = form.ids if self.id == own_id else form.ids[1:]
         headers = [(name, self.id) for name in ids]

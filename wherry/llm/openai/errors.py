@@ -56,7 +56,7 @@ class UnknownModel(InvalidRequest):
 
 
 class UnknownRoute(InvalidRequest):
-    """The path may be OpenAI's, and is not among wherry's."""
+    """The path may be one of OpenAI's, but is not served here."""
 
     http_status = 404
     grpc_code = "UNIMPLEMENTED"
@@ -70,7 +70,7 @@ class NotKept(InvalidRequest):
 
 
 class PreviousNotKept(InvalidRequest):
-    """The conversation that a request goes on with is not kept, or not whole any more."""
+    """The conversation that a request continues is not kept, or not complete any more."""
 
     def __init__(self, id: str) -> None:
         problem = f"Previous response with id '{id[:80]}' not found: send its items as input"
@@ -107,7 +107,7 @@ ErrorForm = Callable[[Exception | None, int, str, str | None, str], bytes]
 def error_object(
     error: Exception | None, status: int, message: str, param: str | None = None, _id: str = ""
 ) -> bytes:
-    """OpenAI's form, which has no place for the request's id."""
+    """OpenAI's form, which does not hold the request's id."""
     code = next((code for cls, code in CODES.items() if isinstance(error, cls)), None)
     if isinstance(error, WherryError) and status == 429:
         code = "rate_limit_exceeded"

@@ -159,12 +159,12 @@ class OpenAIAnswer(ABC):
         """The answer in one object."""
 
     def chunk(self, choice: Any) -> msgspec.Struct:
-        """The event that carries a choice, or is one already."""
+        """The event that carries a choice, or the choice if it is an event."""
         event: msgspec.Struct = choice
         return event
 
     def event(self, choices: list[Any], usage: TokenUsage | msgspec.UnsetType | None) -> Any:
-        """The event that carries these choices and the usage, of answers that have choices."""
+        """The event that carries these choices and the usage, in answers with choices."""
         raise NotImplementedError
 
     def closing(self) -> Sequence[msgspec.Struct]:
@@ -291,7 +291,7 @@ class Generation:
     def _known(self, inputs: Inputs) -> Inputs:
         """The inputs that the model has. BadField if the request needs another one."""
         names = self._names
-        if "messages" in inputs and "template" not in names:  # which renders them as they are
+        if "messages" in inputs and "template" not in names:  # a template renders them as sent
             inputs = {**inputs, "messages": in_texts(inputs["messages"])}
         for name in inputs.keys() - names:
             if held := inputs[name]:

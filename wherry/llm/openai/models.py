@@ -225,7 +225,7 @@ class AbleModels:
         generation = self._runtime.registry.generation
         if self._generation != generation:
             self._served, self._able = {}, WeakValueDictionary()
-            # As it was before: what changes meanwhile is seen next. Last: others may be here, too.
+            # As read above: later changes are seen next time. Last: other threads may be here, too.
             self._generation = generation
 
     def names(self, ability: str | None = None) -> list[str]:
@@ -276,7 +276,7 @@ class AbleModels:
             found = self._contexts[loaded] = int(
                 context_answer.outputs["usage"][0]["context_tokens"]
             )
-        except Exception:  # noqa: BLE001 - of any model: one without an answer is listed without
+        except Exception:  # noqa: BLE001 - of any model: listed without its context
             return msgspec.UNSET
         return found
 

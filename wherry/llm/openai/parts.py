@@ -53,7 +53,7 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
 
     @abstractmethod
     def begun(self, piece: ChoiceDelta | None) -> list[EventT]:
-        """The events before all others; `piece` is the first one, if there is any."""
+        """The events before all others; `piece` is the first one, if any."""
 
     @abstractmethod
     def opened(self, part: AnswerPart) -> list[EventT]:
@@ -61,7 +61,7 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
 
     @abstractmethod
     def grown(self, part: AnswerPart, text: str) -> list[EventT]:
-        """The events of more text of a part, which has it already."""
+        """The events of more text of a part. The part already includes it."""
 
     @abstractmethod
     def closed(self, part: AnswerPart, *, cut: bool) -> list[EventT]:
@@ -71,7 +71,7 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
     def ended(self, choice: ChatChoice) -> list[EventT]:
         """The last events."""
 
-    # As it comes
+    # Pieces as they come
 
     def add(self, piece: ChoiceDelta) -> list[EventT]:
         events = self._begin(piece)

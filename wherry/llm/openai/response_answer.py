@@ -81,7 +81,7 @@ class ResponseUsage(msgspec.Struct, kw_only=True):
 
 
 class IncompleteDetails(msgspec.Struct):
-    """Why a response is not whole."""
+    """Why a response is not complete."""
 
     reason: Literal["max_output_tokens"]
 
