@@ -1,4 +1,4 @@
-"""What does an answer's body tell: when its pieces came, how many tokens it has, an error?"""
+"""What is read from an answer's body: when its pieces came, how many tokens it has, an error?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AnswerReader:
         raise NotImplementedError
 
     def ended(self) -> str:
-        """Take the answer as complete. Returns what is wrong with it, or ""."""
+        """Take the answer as complete. Returns its error, or ""."""
         return "" if self.first is not None else "a stream without any piece"
 
     def piece(self, now: float) -> None:
@@ -38,10 +38,10 @@ class AnswerReader:
         self._last = now
 
 
-#: What msgspec raises for bytes that are none, for halves of characters, and for depth.
+#: What msgspec raises for bytes that are not JSON, for invalid UTF-8, and for depth.
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-#: As many as a record can hold.
+#: The range of a record's column.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 
@@ -100,7 +100,7 @@ class Events(AnswerReader):
 
     def __init__(self) -> None:
         super().__init__()
-        #: The beginning of an event whose end has not come; looked through once.
+        #: The beginning of an event whose end has not come; already searched.
         self._rest = bytearray()
         self._return = b""
         self._problem = ""
@@ -197,7 +197,7 @@ def _error_text(error: Any) -> str:
     return str(error)
 
 
-#: By what a target's `Wire.reads` says.
+#: By a target's `Wire.reads`.
 READERS: Final[Mapping[str, Callable[[], AnswerReader]]] = {
     "openai": WholeAnswer,
     "openai_events": OpenAiEvents,

@@ -1,7 +1,7 @@
 """What does a load process do? (`python -m wherry.bench.child FD`: it runs plans until its
 parent ends.)
 
-The command that started it keeps the terminal, the display and the server's statistics, so that
+The command that started it handles the terminal, the display and the server's statistics, so that
 none of them slows the load down.
 """
 
@@ -31,7 +31,7 @@ from wherry.bench.load_run import LoadRun
 
 #: Seconds between two reports of progress.
 EVERY = 0.25
-#: Latencies in one of them, at most.
+#: Maximum number of latencies in one of them.
 RECENT = 500
 
 
@@ -95,8 +95,8 @@ async def _run(run: RunLoad, inbox: asyncio.Queue[ToChild | None], parent: Conne
 
 
 async def _until(moment: float) -> None:
-    """Sleep until a moment of time.perf_counter, and not less: uvloop's timers are whole
-    milliseconds, and what is sent before the run's beginning is not measured."""
+    """Sleep until a moment of time.perf_counter, never less: uvloop's timers are in whole
+    milliseconds, and what is sent before the run begins is not measured."""
     while (rest := moment - time.perf_counter()) > 0:  # noqa: ASYNC110 - a time, no event
         await asyncio.sleep(rest)
 

@@ -1,8 +1,8 @@
 """Is the change between two reports more than noise? (Pure.)
 
 Points with the same settings are compared figure by figure; each run (`--repeat`) gives one value
-of each. An interval says how sure the change is, of all figures together: in at least 19 of 20
-comparisons of a thing with itself every figure says "no difference".
+of each. The intervals hold for all figures together: in at least 19 of 20 comparisons of a server
+with itself the verdict of every figure is "no difference".
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy.typing as npt
 
 from wherry.bench.report import Point, Report
 
-#: How sure all intervals of a comparison are together.
+#: The confidence of all intervals of a comparison together.
 CONFIDENCE: Final = 0.95
-#: Runs of one side from which on their own differences say how large the noise is.
+#: From this number of runs of one side on, the noise is estimated from their differences.
 FEWEST_RUNS: Final = 3
 #: The noise between two recordings (a standard deviation, as a share), besides that of their runs.
 SESSION: Final = 0.03
-#: The noise between two runs, assumed where there are too few of them to tell.
+#: The noise between two runs, assumed where there are too few of them to estimate it.
 RUN: Final = 0.10
 
 
@@ -37,7 +37,7 @@ def turns(pairs: int, seed: int = 0) -> list[tuple[int, int]]:
 
 
 def paired(before: Sequence[float], after: Sequence[float], figures: int) -> tuple[float, float]:
-    """The interval of the change, as a share, of `figures` looked at; pairs by their place.
+    """The interval of the change, as a share, when `figures` are compared; pairs by position.
 
     At least two pairs, of figures above zero.
     """
@@ -62,7 +62,7 @@ def unpaired(
         error = spread * math.sqrt(sum(1 / len(group) for group in groups))
         return _around(difference, math.hypot(error, SESSION * noisier), math.inf, figures)
     parts = [float(group.var(ddof=1)) / len(group) for group in groups]
-    # Welch's degrees of freedom; the assumed part of the variance is known, it has none of its own.
+    # Welch's degrees of freedom; the assumed part of the variance is known, it has none.
     drift = sum(map(_drift, groups))
     total = sum(parts) + 2 * (SESSION * noisier) ** 2 + drift**2
     known = sum(part**2 / (len(group) - 1) for part, group in zip(parts, groups, strict=True))
@@ -94,7 +94,7 @@ def student(probability: float, freedom: float) -> float:
     return math.sqrt(freedom) * math.tan(angle)
 
 
-#: Pieces of time that a run must have to say something of its own noise.
+#: Pieces of time that a run must have for an estimate of its noise.
 FEWEST = 5
 #: Below this share a change is of no interest, even if it is real.
 SMALLEST = 0.01
@@ -110,7 +110,7 @@ class ComparedFigure(NamedTuple):
     #: Of its unit.
     factor: float
     more_is_better: bool
-    #: How many times as noisy as a mean it is taken to be, where runs cannot tell.
+    #: How many times as noisy as a mean it is assumed to be, where too few runs show it.
     noisier: float = 1.0
 
 
@@ -134,7 +134,7 @@ class Change:
     before: float
     after: float
     share: float
-    #: Where the true share lies, of all changes together with 95 %; None: too little to say, or a
+    #: Where the true share lies, with 95 % for all changes together; None: too little data, or a
     #: run without the figure.
     interval: tuple[float, float] | None
     more_is_better: bool
@@ -142,7 +142,7 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """ "better", "worse", "no difference" (none that can be told), or "unknown"."""
+        """ "better", "worse", "no difference" (none beyond the noise), or "unknown"."""
         if self.interval is None:
             return "unknown"
         low, high = self.interval

@@ -1,7 +1,7 @@
 """How does one prepared request become one answered request, at little cost?
 
 An asyncio protocol over httptools: the request's bytes are ready before the run, the answer is
-only read as far as it is needed. One request at a time, no task, no future.
+read only as far as needed. One request at a time, no task, no future.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def tls_context(ssl_ca: str | None, *, insecure: bool) -> ssl.SSLContext:
     return context
 
 
-#: An answer that is kept in memory ends here.
+#: The longest answer that is kept in memory.
 MAX_ANSWER_BYTES = 64 * 2**20
 
 
 class Encoded(msgspec.Struct, frozen=True):
-    """A request, ready to be sent as often as wanted."""
+    """A request, ready to be sent any number of times."""
 
     data: bytes
     rows: int = 1
@@ -79,7 +79,7 @@ class Owner(Protocol):
 class LoadConnection(asyncio.Protocol):
     """A connection, with one request at a time.
 
-    Outcomes are `record.OK` or the kind of error; `message` then says more.
+    Outcomes are `record.OK` or the kind of error; `message` then has the details.
     """
 
     def __init__(self, owner: Owner | None, caller: int) -> None:
@@ -115,11 +115,11 @@ class LoadConnection(asyncio.Protocol):
             if written == len(data):
                 return
             data = data[written:]
-            self._file = None  # nothing must overtake what waits in the transport from now on
+            self._file = None  # from now on nothing may overtake the transport's buffer
         self.transport.write(data)
 
     def abandon(self) -> None:
-        """Close at once, without telling the owner."""
+        """Close at once, without calling the owner."""
         self.owner = None
         if self.transport is not None:
             self.transport.abort()
@@ -138,7 +138,7 @@ class LoadConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        # uvloop writes when it has read from all connections. That would count for latency.
+        # uvloop writes after it has read from all connections, which would add to the latency.
         connected = transport.get_extra_info("socket")
         if connected is not None and not transport.get_extra_info("sslcontext"):
             self._file = connected.fileno()

@@ -84,7 +84,7 @@ class Recorder:
         )  # fmt: skip
 
     def _index(self, outcome: str) -> int:
-        # A server may put a new text into each error: beyond 200 kinds they are one.
+        # A server may put a new text into each error: beyond 200 kinds they count as one.
         if len(self.outcomes) >= 200 and outcome not in self.outcomes:
             outcome = "other errors"
         return self.outcomes.setdefault(outcome, len(self.outcomes))
@@ -111,7 +111,7 @@ class Recorder:
 
 Floats = npt.NDArray[np.float64]
 
-#: Intervals of a time line, at most; their widths, in seconds.
+#: Maximum number of intervals of a time line; their widths, in seconds.
 MOST_INTERVALS = 150
 WIDTHS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)
 
@@ -149,7 +149,7 @@ class Figures(msgspec.Struct, kw_only=True):
     tokens_per_second_of_a_stream: Spread | None = None
     #: How much later than meant requests were sent.
     lateness: Spread | None = None
-    #: False if there was nothing after the warm-up, so that it is all there is.
+    #: False if there was nothing after the warm-up, so that the figures are of the warm-up.
     warmup_excluded: bool = True
 
     @property
@@ -172,7 +172,7 @@ class Interval(msgspec.Struct, kw_only=True):
     p50: float | None = None
     p95: float | None = None
     p99: float | None = None
-    #: Of the server, where it tells.
+    #: Of the server, where it reports them.
     queued: float | None = None
     batch_size: float | None = None
     warmup: bool = False
@@ -284,7 +284,7 @@ def timeline(table: Table, seen: MeasuredWindow) -> list[Interval]:
     """The run in pieces, from its beginning (warm-up included) to the end of its load."""
     length = seen.stop - seen.begin
     width = next((w for w in WIDTHS if length / w <= MOST_INTERVALS), WIDTHS[-1])
-    # The last piece is longer or shorter by up to a half: a rate over a short rest says nothing.
+    # The last piece is longer or shorter by up to a half: a rate over a short rest means nothing.
     count = max(1, round(length / width))
     edges = seen.begin + width * np.arange(count + 1)
     edges[-1] = max(seen.stop, edges[-2] + 1e-6)

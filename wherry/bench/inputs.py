@@ -34,12 +34,12 @@ from wherry.core.api import (
 Row = dict[str, Any]
 T = TypeVar("T")
 
-#: What a file is named that is one row, not lines of text.
+#: Suffixes of files that are one row, not lines of text.
 MEDIA: Final = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".wav", ".mp3", ".flac", ".ogg")
 #: Rows that are made up, or taken from a generator that does not end.
 MOST_ROWS = 1000
 
-#: They and their spaces have 4.6 characters on average, as those of English texts.
+#: With their spaces they have 4.6 characters on average, as in English texts.
 WORDS: Final = (
     "the", "of", "a", "to", "in", "is", "it", "that", "was", "for", "on", "are", "with", "they",
     "be", "at", "one", "have", "this", "from", "by", "word", "but", "what", "some", "we", "can",
@@ -109,7 +109,7 @@ def made_up(
 def _shape(tensor: Tensor, values_of: tuple[int, ...] | None, model: str) -> tuple[int, ...]:
     if values_of is not None:
         fits = len(values_of) == len(tensor.shape) and all(
-            want in (-1, have) for want, have in zip(tensor.shape, values_of, strict=True)
+            dimension in (-1, size) for dimension, size in zip(tensor.shape, values_of, strict=True)
         )
         if not fits:
             raise ConfigError(
@@ -120,8 +120,8 @@ def _shape(tensor: Tensor, values_of: tuple[int, ...] | None, model: str) -> tup
     if -1 in tensor.shape:
         example = ",".join("16" if d == -1 else str(d) for d in tensor.shape)
         raise ConfigError(
-            f"model {model!r}: input {tensor.name!r} is {list(tensor.shape)}; say how long the"
-            f" open dimensions are, for example --shape {tensor.name}={example}"
+            f"model {model!r}: input {tensor.name!r} is {list(tensor.shape)}; set the"
+            f" open dimensions, for example --shape {tensor.name}={example}"
         )
     return tensor.shape
 
@@ -143,7 +143,7 @@ def _value(
     if tensor.datatype is BOOL:
         values: Any = numbers.integers(0, 2, shape).astype(bool)
     elif dtype.kind in "iu":
-        # Small ones, as if they were tokens or pixels: any large index may be out of range.
+        # Small ones, as for tokens or pixels: a large index may be out of range.
         values = numbers.integers(0, 100, shape).astype(dtype)
     else:
         values = numbers.random(shape, np.float32).astype(dtype)
@@ -257,7 +257,7 @@ def as_rows(values: Iterable[Any], model: ModelDescription) -> list[Row]:
 
 
 def batches(rows: list[T], size: int, most: int = 10_000) -> list[list[T]]:
-    """Requests of `size` rows each: every row stands in as many of them as any other."""
+    """Requests of `size` rows each; every row is in the same number of them."""
     if size == 1:
         return [[row] for row in rows[:most]]
     count = len(rows) // int(np.gcd(len(rows), size))
@@ -312,7 +312,7 @@ def infer_request(
 def tensors(
     model: ModelDescription, rows: Sequence[Row]
 ) -> Iterator[tuple[dict[str, Any], bytes | None]]:
-    """Each input as a client describes it, and its bytes; None: its texts are in the `data`."""
+    """Each input as a client describes it, and its bytes; None: its texts are in `data`."""
     body, length = infer_body(model, columns_of(rows), {})
     for member in msgspec.json.decode(body[:length])["inputs"]:
         size = member.pop("parameters", {}).get("binary_data_size")
@@ -362,7 +362,7 @@ def embedding(rows: Sequence[Any], model: str) -> bytes:
 
 
 def prompt_of(row: Any) -> str:
-    """The text of a row for an OpenAI route: it is one, or has one."""
+    """A row's text for an OpenAI route: the row itself, or one of its members."""
     if isinstance(row, str):
         return row
     if isinstance(row, dict):

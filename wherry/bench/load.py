@@ -1,5 +1,5 @@
-"""How is one plan carried out by several load processes, what do they and the command say to each
-other, and how does Ctrl-C end it?
+"""How is one plan carried out by several load processes, which messages do they and the command
+exchange, and how does Ctrl-C end it?
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ class Child:
                 env=for_children(),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[its.fileno()],
-                process_group=0,  # Ctrl-C is ours; we tell it
+                process_group=0,  # Ctrl-C is ours; we send it StopLoad
             )
         self.progress = LoadProgress()
 
-    def say(self, message: ToChild) -> None:
-        with contextlib.suppress(OSError):  # it is gone; reading from it says so
+    def send(self, message: ToChild) -> None:
+        with contextlib.suppress(OSError):  # it is gone; the next read raises
             self.connection.send(message)
 
     def read(self) -> FromChild:
@@ -153,7 +153,7 @@ class LoadProcesses:
         return self
 
     def __exit__(self, kind: object, *exc: object) -> None:
-        # After an error nothing reads their messages: they might wait for that.
+        # After an error nothing reads their messages: they might wait for a reader.
         self._close(2.0 if kind is None else 0.0)
 
     def _close(self, timeout: float) -> None:
@@ -167,10 +167,10 @@ class LoadProcesses:
         wire: Wire,
         requests: Sequence[Encoded],
         *,
-        tell: Callable[[LoadProgress], object] = lambda reported: None,
+        on_progress: Callable[[LoadProgress], object] = lambda progress: None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Raw:
-        """Carry the plan out. `tell` is called a few times a second.
+        """Carry the plan out. `on_progress` is called a few times a second.
 
         When `interrupted()` is true it ends at once, with what there is.
         """
@@ -182,7 +182,7 @@ class LoadProcesses:
         step = max(1, len(requests) // max(1, len(parts)))
         for part, (child, share) in enumerate(parts):
             offset = part * step % max(1, len(requests))
-            child.say(
+            child.send(
                 RunLoad(
                     plan=share,
                     wire=wire,
@@ -191,12 +191,12 @@ class LoadProcesses:
                     phase=part / len(parts),
                 )
             )
-        return _watch([child for child, _ in parts], tell, interrupted)
+        return _watch([child for child, _ in parts], on_progress, interrupted)
 
 
 def _watch(
     children: list[Child],
-    tell: Callable[[LoadProgress], object],
+    on_progress: Callable[[LoadProgress], object],
     interrupted: Callable[[], bool],
 ) -> Raw:
     ready, done, stopped = 0, list[Done](), False
@@ -212,17 +212,17 @@ def _watch(
                     if ready == len(children) and not stopped:
                         began_at = time.perf_counter() + HEAD_START
                         for child in children:
-                            child.say(Begin(began_at))
+                            child.send(Begin(began_at))
                 case LoadProgress():
                     running[connection].progress = message
                 case Done():
                     done.append(message)
                     del running[connection]
-        tell(_sum([child.progress for child in children]))
+        on_progress(_sum([child.progress for child in children]))
         if interrupted() and not stopped:
             stopped = True
             for child in children:
-                child.say(StopLoad())
+                child.send(StopLoad())
     return _joined(done, began_at, stopped)
 
 

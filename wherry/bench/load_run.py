@@ -1,7 +1,7 @@
 """How does one event loop put a plan's load on a server?
 
 Everything happens in callbacks of the loop: an answer is recorded and the next request sent in
-the same turn. When a request is sent is its source's decision (`sources.py`).
+the same turn. Its source decides when a request is sent (`sources.py`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Connector:
         self._failing_since: float | None = None
 
     async def connect(self, owner: Owner, caller: int) -> LoadConnection:
-        """A connection of this caller that is open. OSError or TimeoutError if there is none."""
+        """An open connection of this caller. OSError or TimeoutError if none can be made."""
         began = perf_counter()
         try:
             async with self._gate, asyncio.timeout(self._timeout):
@@ -100,11 +100,11 @@ class Connector:
         for connection in self._open:
             connection.abandon()
         await asyncio.gather(*self._closing, return_exceptions=True)
-        await asyncio.sleep(0)  # the loop tells closed connections so
+        await asyncio.sleep(0)  # the loop calls connection_lost of the closed ones
 
 
 def reason(error: Exception) -> str:
-    """Why connecting failed, in few words that are the same for each request."""
+    """Why connecting failed, in a few words that are the same for each request."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, ConnectionRefusedError):

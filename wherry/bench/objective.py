@@ -28,14 +28,14 @@ class Objective:
     first_token: float | None = None
 
     def met(self, measured: Figures) -> bool:
-        """An open load must be kept up with, too: `Search` looks after that."""
+        """An open load must be kept up with, too: `kept_up` checks that."""
         return measured.latency is not None and not self.missed(measured)
 
     def missed(self, measured: Figures) -> list[str]:
         found = []
         for name, limit in self.limits.items():
             if measured.latency and (reached := getattr(measured.latency, name)) > limit:
-                found.append(f"{name} is {1e3 * reached:.3g} ms, asked for {1e3 * limit:g} ms")
+                found.append(f"{name} is {1e3 * reached:.3g} ms, limit {1e3 * limit:g} ms")
         if self.first_token is not None:
             first = measured.first_token
             if first is None or first.p95 > self.first_token:
@@ -43,13 +43,13 @@ class Objective:
                 if first is not None:
                     reached = f"is {1e3 * first.p95:.3g} ms"
                 most = f"{1e3 * self.first_token:g} ms"
-                found.append(f"p95 of the first token {reached}, asked for {most}")
+                found.append(f"p95 of the first token {reached}, limit {most}")
         if measured.requests_per_second < self.rate:
             reached = number(measured.requests_per_second)
-            found.append(f"requests/s is {reached}, asked for {self.rate:g}")
+            found.append(f"requests/s is {reached}, minimum {self.rate:g}")
         if measured.error_share > self.errors:
             share = 100 * measured.error_share
-            found.append(f"{share:.2g} % of the requests failed, asked for {100 * self.errors:g} %")
+            found.append(f"{share:.2g} % of the requests failed, limit {100 * self.errors:g} %")
         return found
 
     def __str__(self) -> str:
@@ -61,20 +61,20 @@ class Objective:
         return ", ".join([*limits, f"errors <= {100 * self.errors:g} %"])
 
 
-#: Of a run that says something of a rate.
+#: Of a run that can measure a rate.
 FEWEST_REQUESTS: Final = 20
 
 
 def kept_up(measured: Figures) -> bool:
-    """Whether answers came as fast as requests were due: of those, and not of the rate, as arrivals
-    are random. One may be on its way at the end."""
+    """Whether answers came as fast as requests were due. Compared with their number, not with the
+    rate, as arrivals are random. One may be in flight at the end."""
     answered = measured.requests_per_second * measured.seconds
     return answered >= 0.9 * (measured.ok + measured.failed) - 1
 
 
 @dataclass(slots=True)
 class Search:
-    """Ask `next()` for a load, `tell` it how that went, until there is no next.
+    """Take a load from `next()` and `record` its result, until `next()` returns None.
 
     Callers are whole numbers; a rate is found to within `precision` of itself, if it is not below
     `least`: a run would have no request.
@@ -106,7 +106,7 @@ class Search:
         close = self._bad - self._good <= max(1.0 * self.whole, self.precision * self._bad)
         return None if close or middle in self._tried else middle
 
-    def tell(self, load: float, met: bool) -> None:
+    def record(self, load: float, met: bool) -> None:
         """Record whether `load` met the target. If a lower load fails where a higher one did not,
         the lower one counts."""
         self._tried[load] = met
@@ -127,7 +127,7 @@ class Search:
 SILENT: Final = 0.1
 #: Where more than this share of the answers is wrong, the rest is not a measurement.
 MOST_WRONG: Final = 0.5
-#: What a target under too much load says: that, too, is measured.
+#: The refusals of a target under too much load, which are measured, too.
 REFUSALS: Final = frozenset({
     "HTTP 429", "HTTP 503", "HTTP 504", "timeout", "gRPC RESOURCE_EXHAUSTED", "gRPC UNAVAILABLE",
     "gRPC DEADLINE_EXCEEDED", "QueueFull", "DeadlineExceeded",
@@ -145,7 +145,7 @@ def silence(table: Table, seen: MeasuredWindow) -> float:
 
 
 def target_lost(point: Point) -> str:
-    """Why the target can be taken for gone, or "". Too high a load is no reason."""
+    """Why the target is taken to be gone, or "". Too high a load is no reason."""
     figures = point.figures
     if point.stopped:
         return point.stopped
@@ -158,7 +158,7 @@ def target_lost(point: Point) -> str:
 
 
 def no_measurement(point: Point) -> str:
-    """Why the figures say nothing of the target, or ""."""
+    """Why the figures do not measure the target, or ""."""
     figures = point.figures
     if lost := target_lost(point):
         return lost

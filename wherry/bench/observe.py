@@ -1,5 +1,5 @@
-"""What does the server say of itself while the load runs: its queue, its batches, its CPU time?
-How is it asked, and what is the machine that runs the load?
+"""What does the server report while the load runs: its queue, its batches, its CPU time? How is it
+queried, and what is the machine that runs the load?
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Unreachable(WherryError):
 
 
 class NotThere(WherryError):
-    """Raised if the server's answer is not what was asked for."""
+    """Raised if the server's answer is an error or is not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,17 @@ def address(url: str) -> Address:
 
 @dataclass(slots=True)
 class HttpControl:
-    """Small requests to one server, each on a connection of its own. Blocks; any thread."""
+    """Small requests to one server, each on its own connection. Blocks; any thread."""
 
     address: Address
     headers: Mapping[str, str] = field(default_factory=dict)
     ssl_ca: str | None = None
     insecure: bool = False
-    #: Seconds to connect, and in which nothing more of an answer comes.
+    #: Seconds to connect, and of silence before or within an answer.
     timeout: float = 5.0
 
     def json(self, path: str, *, method: str = "GET") -> Any:
-        """The answer's JSON. Unreachable, or NotThere if it is another status or no JSON."""
+        """The answer's JSON. Unreachable; NotThere for an error status, or if it is not JSON."""
         status, body = self._exchange(method, path)
         if status >= 300:
             raise NotThere(f"{method} {path} is {status}: {body[:200].decode(errors='replace')}")
@@ -119,7 +119,7 @@ PROC = Path("/proc")
 
 
 def process_tree(pid: int) -> list[int]:
-    """A process and its living descendants; those that are gone are left out."""
+    """A process and its living descendants; those that have ended are left out."""
     tree = [pid]
     for parent in tree:
         with contextlib.suppress(OSError):
@@ -195,7 +195,7 @@ def is_here(host: str) -> bool:
 
 
 def facts() -> dict[str, Any]:
-    """The machine and the versions, so that a figure can be placed later."""
+    """The machine and the versions that the figures belong to."""
     versions = {}
     for package in ("wherry", "numpy", "uvloop", "httptools"):
         try:
@@ -256,10 +256,10 @@ class Look:
 
 @dataclass(slots=True)
 class Observer:
-    """Looks at a server now and then, from a thread of its own, inside its `with` block.
+    """Looks at a server now and then, from its own thread, inside its `with` block.
 
     `statistics` gives the model's entry of the V2 statistics, `queued` how many requests wait;
-    each None where there is no such thing.
+    each None where the server has no such page.
     """
 
     statistics: Callable[[], dict[str, Any] | None] = lambda: None
@@ -283,7 +283,7 @@ class Observer:
             self.look()
 
     def look(self) -> None:
-        """Ask the server now. What it does not answer stays None."""
+        """Query the server now. What it does not answer stays None."""
         queued = self.queued()  # first: it changes fastest
         look = Look(time.perf_counter(), queued=queued)
         look.stats = self.statistics()
@@ -335,11 +335,11 @@ def _enclosing(looks: list[Look], start: float, stop: float) -> tuple[Look, Look
 def over_http(
     control: HttpControl, stats_path: str, batching_path: str, pid: int | None
 ) -> Observer:
-    """An observer of a server with these pages; one that it does not have is asked for once."""
+    """An observer of a server with these pages; a missing page is requested once."""
     control = dataclasses.replace(control, timeout=OBSERVE_TIMEOUT)
     missing: set[str] = set()
 
-    def ask(path: str) -> Any:
+    def query(path: str) -> Any:
         if path in missing:
             return None
         try:
@@ -352,14 +352,14 @@ def over_http(
 
     def statistics() -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = ask(stats_path)["model_stats"][0]
+            found: dict[str, Any] = query(stats_path)["model_stats"][0]
         except (KeyError, IndexError, TypeError):
             return None
         return found
 
     def queued() -> float | None:
         try:
-            return float(ask(batching_path)["queued_requests"])
+            return float(query(batching_path)["queued_requests"])
         except (KeyError, TypeError, ValueError):
             return None
 

@@ -1,4 +1,4 @@
-"""How is a V2 server asked and loaded over gRPC? (grpcio, the extra `grpc`, lives here alone.)
+"""How is a V2 server queried and loaded over gRPC? (Only this file imports grpcio.)
 
 The messages come from wherry's own description of the protocol. grpcio's asyncio client costs about
 half a millisecond of CPU a request: for high rates give the load several processes.
@@ -24,7 +24,7 @@ from wherry.server.api import Schema, load
 if TYPE_CHECKING:
     import grpc.aio
 
-#: Each caller has a connection of its own, as it would have as a process of its own.
+#: Each caller has its own connection, as if it were its own process.
 OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", -1),
@@ -77,7 +77,7 @@ class GrpcControl:
         self.schema = schema()
 
     def call(self, method: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer's fields. Unreachable, or NotThere with what the server says."""
+        """The answer's fields. Unreachable, or NotThere with the server's message."""
         import grpc
 
         described = self.schema.methods[f"/{SERVICE}/{method}"]
@@ -119,7 +119,7 @@ class GrpcControl:
         return sorted({entry["name"] for entry in index})
 
     def statistics(self, name: str, version: str) -> dict[str, Any] | None:
-        """The model's statistics as over HTTP; None if they are not to be had."""
+        """The model's statistics as over HTTP; None if they cannot be read."""
         try:
             answer = self.call("ModelStatistics", {"name": name, "version": version})
             first = answer["model_stats"][0]
@@ -230,7 +230,7 @@ def wire_to(where: Address, headers: Mapping[str, str], ssl_ca: str | None, inse
     if where.scheme == "grpcs":
         if insecure:
             raise ConfigError("gRPC checks each certificate: name the server's own as --ssl-ca")
-        tls_context(ssl_ca, insecure=False)  # says what is wrong with ssl_ca; grpcio would not
+        tls_context(ssl_ca, insecure=False)  # explains what is wrong with ssl_ca; grpcio would not
     metadata = tuple((name.lower(), value) for name, value in headers.items())
     return where.wire(reads="grpc", ssl_ca=ssl_ca, metadata=metadata)
 

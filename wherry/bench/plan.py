@@ -1,4 +1,4 @@
-"""What load is asked for, and when is each request meant to start? (Pure.)
+"""What is the load, and when is each request meant to start? (Pure.)
 
 The values travel to load processes and into the report. An open load's moments, in seconds from the
 beginning, do not depend on the answers: latency counts from them, so that a server that stalls is
@@ -25,7 +25,7 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True, tag="closed"):
     think: float = 0.0
     #: Seconds over which the callers join one by one; 0: all at once.
     ramp: float = 0.0
-    #: Requests of each caller; None: no end of its own.
+    #: Requests of each caller; None: no limit.
     loops: int | None = None
 
 
@@ -42,16 +42,16 @@ Load = Closed | Rate
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A measurement to be made, until the first of its ends. Times are seconds."""
+    """A measurement; it ends at the first of its limits. Times are seconds."""
 
     load: Load
     duration: float | None = None
     requests: int | None = None
     #: The first seconds, which are not measured.
     warmup: float = 0.0
-    #: After so long without its answer's end a request has failed.
+    #: A request fails when its answer has not ended by then.
     timeout: float = 30.0
-    #: Connections at most; an open load waits for a free one when all are busy.
+    #: Maximum number of connections; an open load waits for a free one when all are busy.
     connections: int = 1000
     seed: int = 0
 
@@ -72,7 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 f" {self.duration or 0:g} s"
             )
         if not (self.duration or self.requests or getattr(self.load, "loops", None)):
-            raise ConfigError("say when it ends: a duration or a number of requests")
+            raise ConfigError("set an end: a duration or a number of requests")
         return self
 
     def share(self, part: int, parts: int) -> Plan | None:

@@ -90,7 +90,7 @@ def encode(report: Report) -> bytes:
 
 
 def read(path: str) -> Report:
-    """A report from its JSON. ConfigError if it is none, or of another schema."""
+    """A report from its JSON. ConfigError if it is not one, or of another schema."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -122,7 +122,7 @@ def number(value: float) -> str:
 
 
 def page(report: Report) -> str:
-    """One HTML page that needs no network. Nothing a server said can end the script in it."""
+    """One HTML page that needs no network. No text of a server can end the script in it."""
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     data = msgspec.json.encode(report).decode().replace("<", "\\u003c")
     return template.replace("__REPORT__", data, 1)

@@ -15,7 +15,7 @@ from wherry.bench.plan import Plan, Rate
 from wherry.bench.report import ClientSide, Point, number
 from wherry.bench.targets import Target
 
-#: A share of a core from which on the client counts as the limit.
+#: The share of a core from which on the client counts as the bottleneck.
 BUSY = 0.9
 
 
@@ -38,14 +38,13 @@ class Served:
         self,
         plan: Plan,
         rows: int,
-        tell: Callable[[LoadProgress], object],
+        on_progress: Callable[[LoadProgress], object],
         interrupted: Callable[[], bool],
     ) -> Raw:
         if rows not in self._requests:
             self._requests[rows] = self.target.requests(rows)
-        return self.load.run(
-            plan, self.target.wire, self._requests[rows], tell=tell, interrupted=interrupted
-        )
+        wire, requests = self.target.wire, self._requests[rows]
+        return self.load.run(plan, wire, requests, on_progress=on_progress, interrupted=interrupted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +63,12 @@ def measure(
     rows: int = 1,
     settings: dict[str, Any] | None = None,
     repeat: int = 0,
-    tell: Callable[[LoadProgress], object] = lambda measured: None,
+    on_progress: Callable[[LoadProgress], object] = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Measured:
     """Carry out the plan, observe the server meanwhile, and compute the figures."""
     with subject.target.observer(subject.pid) as observer:
-        raw = subject.run(plan.check(), rows, tell, interrupted)
+        raw = subject.run(plan.check(), rows, on_progress, interrupted)
     table = Table.of(raw.records)
     seen = window(table, raw.began_at, raw.ended_at, warmup=plan.warmup, duration=plan.duration)
     streams = subject.target.wire.reads.endswith(("_events", "_stream"))

@@ -34,8 +34,8 @@ def ms(seconds: float | None) -> str:
 
 
 def table_of(points: list[Point], width: int = PIPED_WIDTH) -> Table:
-    """A line for each point, with the columns that say something of one; those of least interest
-    are left out until the rest fits."""
+    """A line for each point, with the columns that have a value; those of least interest are left
+    out until the rest fits."""
     settings = dict.fromkeys(name for point in points for name in point.settings)
     cells = {
         name: [shown(point.settings.get(name, "")) for point in points] for name in settings
@@ -142,14 +142,14 @@ def print_changes(
     *,
     in_turns: bool = False,
 ) -> None:
-    """The changes side by side, each with its interval and what that means."""
+    """The changes side by side, each with its interval and verdict."""
     out = out or console(sys.stdout)
     table = Table(box=None, pad_edge=False)
     for name in ("point", "", "A", "B", "change", "95 % interval", ""):
         table.add_column(name, justify="left" if name in ("point", "") else "right", no_wrap=True)
     last = None
     for change in changes:
-        interval = "too short to say"
+        interval = "too little data"
         if change.interval is not None:
             interval = " .. ".join(f"{100 * end:+.1f}" for end in change.interval)
         table.add_row(
@@ -203,18 +203,18 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         if self._live is not None:
             self._live.update(self._with(Text(text, style="dim")), refresh=True)
         elif not self._quiet:
             self._console.print(Text(text), soft_wrap=True)
 
     def begin(self, plan: Plan, label: str) -> Callable[[LoadProgress], None]:
-        """Begin a run. The function that is returned takes its progress."""
+        """Begin a run. Returns the function to call with its progress."""
         began: float | None = None
         recent: list[float] = []
 
-        def tell(progress: LoadProgress) -> None:
+        def on_progress(progress: LoadProgress) -> None:
             nonlocal began
             if self._live is None:
                 return
@@ -222,7 +222,7 @@ class Display:
             if began is None:
                 if not (progress.answered or progress.in_flight):
                     return  # it connects
-                began, self._last = now - 0.25, (now - 0.25, 0)  # they tell every 0.25 s
+                began, self._last = now - 0.25, (now - 0.25, 0)  # a report every 0.25 s
             passed = now - self._last[0]
             if passed < 0.2 or (progress.answered == self._last[1] and passed < 1.0):
                 return  # nothing new is known
@@ -232,7 +232,7 @@ class Display:
             self._live.update(self._with(_line(plan, label, now - began, progress, rate, recent)))
             self._live.refresh()
 
-        return tell
+        return on_progress
 
     def done(self, point: Point) -> None:
         self._points.append(point)

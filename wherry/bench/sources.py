@@ -1,4 +1,4 @@
-"""When does a run send its next request: when a caller has its answer, or at given moments?
+"""When does a run send its next request: when a caller has its answer, or at planned moments?
 
 `Callers` is a closed load, `Arrivals` an open one. Both decide when, and on which connection; a
 `Sender` sends. Their methods are the same:
@@ -9,7 +9,7 @@ not_connected  a caller's connection could not be made; its request has failed
 lost           a connection without a request was closed
 overdue        take out the requests that still wait here though meant to start before `before`
 waiting        requests that were taken and wait here for a connection
-exhausted      whether no more will be sent, whatever comes
+exhausted      whether no more will be sent in any case
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PreciseTimer:
         loop.add_reader(self._file, self._expired)
 
     def set(self, moment: float) -> None:
-        """Wake at `moment`; one that has passed is now. The earlier setting is forgotten."""
+        """Wake at `moment`, or now if it has passed. Replaces the earlier setting."""
         seconds = int(moment)
         nanoseconds = int((moment - seconds) * 1e9)
         # interval, then value; a value of 0 would switch it off
@@ -88,7 +88,7 @@ class Sender(Protocol):
 
 
 class Callers:
-    """Each caller has a connection of its own, waits for its answer, thinks, and sends again."""
+    """Each caller has its own connection, waits for its answer, thinks, and sends again."""
 
     waiting = 0
 
@@ -147,10 +147,10 @@ class Callers:
 
 
 class Arrivals:
-    """Requests start at their moments, without an end of their own, on any free connection.
+    """Requests start at their moments, endlessly, on any free connection.
 
-    One that finds none, with `connections` in flight, waits here; its latency counts from its
-    moment all the same.
+    A request that finds none, with `connections` in flight, waits here; its latency counts from its
+    moment nevertheless.
     """
 
     exhausted = False

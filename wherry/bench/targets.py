@@ -28,7 +28,7 @@ Protocol = Literal[
     "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "http", "grpc"
 ]  # fmt: skip
 
-#: Ends of a URL's path that say which protocol is spoken there.
+#: Ends of a URL's path by which its protocol is known.
 PATHS: Final[Mapping[str, Protocol]] = {
     "/infer": "infer",
     "/generate": "generate",
@@ -48,7 +48,7 @@ ROUTES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """The user's wishes for the requests; None: found out by asking the server."""
+    """The user's settings of the requests; None: found out from the server."""
 
     protocol: Protocol | None = None
     model: str | None = None
@@ -58,7 +58,7 @@ class Sending:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     #: V2: numbers as binary tensors.
     binary: bool = True
-    #: OpenAI: stream, and no more tokens than these.
+    #: OpenAI: stream, and the maximum number of tokens.
     stream: bool = True
     max_tokens: int | None = 128
     method: str | None = None
@@ -82,26 +82,26 @@ class Target:
     protocol: Protocol
     address: Address
     wire: Wire
-    #: Makes the requests, of the given number of rows each.
+    #: Makes the requests, each with this number of rows.
     requests: Callable[[int], list[Encoded]]
     model: str | None = None
     #: Where the rows come from, in a few words.
     source: str = ""
-    #: Makes an observer of the server, given the id of its process if that is known.
+    #: Makes an observer of the server, from the id of its process if that is known.
     observer: Callable[[int | None], Observer] = lambda pid: Observer(pid=pid)
 
 
 def find(url: str, sending: Sending) -> Target:
-    """Ask the server what it is. Unreachable, or ConfigError that says what is missing."""
+    """Find out what the server is. Unreachable, or ConfigError that names what is missing."""
     where = address(url)
     if where.scheme.startswith("grpc"):
         return _grpc(where, sending)
     control = HttpControl(where, sending.all_headers(), sending.ssl_ca, sending.insecure)
-    protocol = sending.protocol or _by_path(where.path) or _by_asking(control, sending)
+    protocol = sending.protocol or _by_path(where.path) or _by_probing(control, sending)
     if protocol != "http" and (sending.body is not None or sending.method is not None):
         raise ConfigError(
             f"{url}: --body and --method are for a plain URL, and {protocol} makes its own;"
-            " give its rows by --inputs, or say --protocol http"
+            " pass its rows with --inputs, or use --protocol http"
         )
     if protocol == "http":
         return _plain(where, sending)
@@ -118,12 +118,12 @@ def _by_path(path: str) -> Protocol | None:
     if bare.endswith("/v1/messages"):
         raise ConfigError(
             f"{path}: tokens and errors within Anthropic's streams are not read; measure"
-            " /v1/chat/completions of the same model, or say --protocol http"
+            " /v1/chat/completions of the same model, or use --protocol http"
         )
     return "http" if bare and not bare.startswith("/v2") else None
 
 
-def _by_asking(control: HttpControl, sending: Sending) -> Protocol:
+def _by_probing(control: HttpControl, sending: Sending) -> Protocol:
     if sending.body is not None or sending.method is not None:
         return "http"
     for path, protocol in (("/v2", "infer"), ("/v1/models", "chat")):
@@ -194,8 +194,8 @@ def _only_model(control: HttpControl) -> str:
 
 
 def _which_model(url: str, names: list[str]) -> ConfigError:
-    found = f"it has: {', '.join(names)}" if names else "it does not say which it has"
-    return ConfigError(f"{url}: say which --model is meant; {found}")
+    found = f"it has: {', '.join(names)}" if names else "the server lists none"
+    return ConfigError(f"{url}: choose a model with --model; {found}")
 
 
 def model_names(control: HttpControl) -> list[str]:
@@ -339,7 +339,7 @@ def _first_openai_model(control: HttpControl) -> str:
         return str(control.json("/v1/models")["data"][0]["id"])
     except (NotThere, KeyError, IndexError, TypeError):
         raise ConfigError(
-            f"{control.address.url}: say which --model is meant; the server lists none"
+            f"{control.address.url}: choose a model with --model; the server lists none"
         ) from None
 
 
@@ -370,7 +370,7 @@ def _bodies(sending: Sending) -> tuple[list[bytes], str]:
     if sending.body is None:
         return [b""], "no body"
     if not sending.body.startswith("@"):
-        return [sending.body.encode()], "the body given"
+        return [sending.body.encode()], "the text of --body"
     try:
         return [Path(sending.body[1:]).read_bytes()], sending.body[1:]
     except OSError as error:

@@ -1,6 +1,6 @@
 """How many replicas does Ray Serve need, and which one would answer first?
 
-Pure, and light to import: Ray Serve's controller and proxies do it.
+Pure, and light to import: Ray Serve's controller and proxies import it.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Any, Final
 
 from wherry.core.api import LoadReport
 
-#: How busy replicas are that are enough: the share of their instances that full batches would need.
+#: The utilisation to aim at: the share of their instances that full batches would need.
 BUSY: Final = 0.7
 #: Requests for a good answer of a replica that only fails.
 MOST_TRIES: Final = 100
 
 
 def autoscaling_stats(load: LoadReport) -> dict[str, float]:
-    """What a replica tells `replicas_needed`."""
+    """What a replica reports to `replicas_needed`."""
     return {"utilisation": load.utilisation}
 
 
 def routing_stats(load: LoadReport) -> dict[str, float]:
-    """What a replica tells `answer_seconds`: seconds until an answer that is good, or one that
+    """What a replica reports to `answer_seconds`: seconds until a good answer, or a replica that
     fails fast would get all requests."""
     answered = load.requests_per_second + load.errors_per_second
     tries = answered / max(load.requests_per_second, answered / MOST_TRIES) if answered else 1.0
@@ -37,8 +37,8 @@ def routing_stats(load: LoadReport) -> dict[str, float]:
 def replicas_needed(context: Any) -> tuple[float, dict[str, Any]]:
     """Ray Serve's policy of autoscaling: as many replicas as would be BUSY.
 
-    The number of requests says how many there are of slow ones, or how small batches are; it counts
-    where replicas are busier than that, so that one decision is enough for a burst.
+    The number of requests also grows with their duration and with small batches, so it counts only
+    where replicas are busier than BUSY: one decision is then enough for a burst.
     """
     metrics = (context.aggregated_metrics or {}).get("utilisation", {})
     if not metrics:
@@ -53,7 +53,7 @@ def replicas_needed(context: Any) -> tuple[float, dict[str, Any]]:
 
 
 def answer_seconds(metrics: Mapping[str, float], requests: int) -> float:
-    """Seconds until a replica that told this, and has so many requests now, answers one more."""
+    """Seconds until a replica with these metrics and this number of requests answers one more."""
     since = requests - metrics.get("rows", 0)
     predicted = metrics.get("answer_seconds", 0.0) + since * metrics.get("row_seconds", 0.0)
     return max(predicted, metrics.get("one_seconds", 0.0))

@@ -28,9 +28,9 @@ from wherry.server.api import AsgiApp, Receive, Scope, Send, asgi, load_targets
 
 logger = logging.getLogger("wherry")
 
-#: Batches for each instance that a replica may have been sent: one that runs, one that gathers.
+#: Batches that may be sent to a replica for each instance: one that runs, one that gathers.
 BATCHES_AHEAD: Final = 2
-#: Fewer requests at once are never asked for: pipelines have no batches of their own.
+#: The least number of requests at once: pipelines have no batches to count.
 LEAST_ONGOING: Final = 32
 #: Seconds that a replica may take to unload its models, after `drain_timeout`.
 UNLOADING: Final = 10.0
@@ -169,7 +169,7 @@ class ModelsByRequest:
 class ModelReplica:
     """One replica: the models of the targets, loaded in this process, behind `wherry.asgi`.
 
-    Ray Serve makes it in a process of its own and calls what is public, in one event loop.
+    Ray Serve makes it in its own process and calls its public methods, in one event loop.
     """
 
     async def __init__(  # type: ignore[misc] # Ray Serve awaits it
@@ -209,8 +209,8 @@ class ModelReplica:
                     yield answer
 
     async def check_health(self) -> None:
-        """Raise ModelNotReady if a model cannot answer; Ray Serve replaces a replica for which that
-        is so three times in a row."""
+        """Raise ModelNotReady if a model cannot answer; Ray Serve replaces a replica that raises
+        three times in a row."""
         reasons = self._app.runtime.not_ready()
         if reasons:
             raise ModelNotReady("; ".join(f"{name}: {why}" for name, why in reasons.items()))
@@ -231,15 +231,15 @@ class ModelReplica:
 
 
 def _response(app: AsgiApp, loaded: Callable[[str], AbstractAsyncContextManager[None]]) -> Any:
-    """The class of responses of Starlette that have `app` answer: the one form in which Ray Serve
-    gives a class without FastAPI the ASGI scope itself, and so the client's leave and each piece of
-    a stream. The model that a request names is `loaded` until then."""
+    """A class of Starlette responses that have `app` answer: the only way in which Ray Serve passes
+    the ASGI scope to a class without FastAPI, and so the client's disconnect and each piece of a
+    stream. The model that a request names is `loaded` until the answer is sent."""
     from ray import serve
     from starlette.responses import JSONResponse, Response
 
     class FromApp(Response):
         def __init__(self) -> None:
-            """Take what can only be asked for here: `app` says status, headers and body."""
+            """Read the model's name, available only here. `app` sends status, headers and body."""
             self._model: str = serve.get_multiplexed_model_id()
 
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

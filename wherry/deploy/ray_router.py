@@ -20,7 +20,7 @@ from wherry.deploy.on_load import answer_seconds
 
 
 class FirstAnswer(FIFOMixin, MultiplexMixin, RequestRouter):  # type: ignore[misc] # Ray's have no types
-    """Ranks replicas by what they last told of their wait and what they have been sent since."""
+    """Ranks replicas by the wait that they last reported and the requests sent to them since."""
 
     async def choose_replicas(
         self,

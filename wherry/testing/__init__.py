@@ -1,9 +1,9 @@
 """How does a program that uses wherry test itself without sleeping and hoping?
 
-GatedModel       a model that says when a batch has started and waits for the test
-ManualClock      a clock that moves when the test says so
+GatedModel       a model that reports when a batch has started and waits for the test
+ManualClock      a clock that only the test moves
 local_server     a server in this process, in a thread
-running_server   `python -m wherry serve ...` as a process of its own, on a free port
+running_server   `python -m wherry serve ...` as a separate process, on a free port
 ServerProcess    the same with the process in hand: signals, exit code, log
 """
 

@@ -1,11 +1,11 @@
-"""Does what a package brings keep what wherry counts on? Checks for the package's own tests.
+"""Does a package's plugin keep what wherry relies on? Checks for the package's own tests.
 
     def test_the_backend(tmp_path):
         save_a_model(tmp_path / "iris" / "1" / "model.skops")
         check_backend("sklearn", tmp_path / "iris", X=np.zeros((3, 4)))
 
-The package is installed: what it brings is found by its name. A check raises AssertionError, which
-says what was expected and what came, or the ConfigError of an entry point that is wrong.
+The package is installed: what it brings is found by its name. A check raises AssertionError with
+what was expected and what came, or the ConfigError of an entry point that is wrong.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def check_backend(backend: str, folder: Path | str, **inputs: Any) -> None:
     config = look(folder.name, [str(folder.parent)]).config
     before = msgspec.json.encode(config)
     model = made(str(folder))
-    _expect(msgspec.json.encode(config) == before, "completed() changed the config it was given")
+    _expect(
+        msgspec.json.encode(config) == before,
+        "completed() changed the config that was passed to it",
+    )
     _expect(model.triton.output, "the configuration is not complete: it has no output")
     with tempfile.TemporaryDirectory() as nothing, _refused("a folder without its file"):
         (Path(nothing) / "1").mkdir()
@@ -67,7 +70,7 @@ def check_backend(backend: str, folder: Path | str, **inputs: Any) -> None:
     for key, column in answers[0].items():
         _expect(
             _same(column, answers[1][key]),
-            f"{key!r} is another one in a worker: a model is all that its arguments say",
+            f"{key!r} is another one in a worker: a model may depend on its arguments only",
         )
 
 
@@ -88,12 +91,12 @@ def check_engine(engine: str, checkpoint: Path | str, prompt: str = "Hello") -> 
 
 
 def _check_answers(url: str, body: Mapping[str, Any]) -> str:
-    """The answer of a route, checked whole and in pieces; "" if the server has no such route."""
+    """The answer of a route, checked whole and in pieces; "" if the server does not have it."""
 
-    def ask(body: Mapping[str, Any]) -> tuple[int, bytes]:
+    def post(body: Mapping[str, Any]) -> tuple[int, bytes]:
         return _post(url, msgspec.json.encode(body), {})
 
-    status, body_answer = ask(body)
+    status, body_answer = post(body)
     if status == 404:
         return ""
     _expect(status == 200, f"{url} answers {status}: {body_answer[:500].decode()}")
@@ -101,14 +104,14 @@ def _check_answers(url: str, body: Mapping[str, Any]) -> str:
     choice, tokens = whole["choices"][0], whole["usage"]["completion_tokens"]
     text, reason = _text_of(choice, "message"), choice["finish_reason"]
     _expect(reason in ("stop", "length"), f"{url}: the last finish_reason is {reason!r}")
-    _expect(0 < tokens <= 16, f"{url}: max_tokens is 16, and usage says {tokens} tokens")
+    _expect(0 < tokens <= 16, f"{url}: max_tokens is 16, and usage has {tokens} tokens")
     with ThreadPoolExecutor(4) as threads:
-        streams = list(threads.map(ask, [{**body, "stream": True}] * 4))
+        streams = list(threads.map(post, [{**body, "stream": True}] * 4))
     for _, stream in streams:
         lines = [line[6:] for line in stream.split(b"\n") if line.startswith(b"data: {")]
         pieces = [msgspec.json.decode(line)["choices"][0] for line in lines]
         streamed = "".join(_text_of(piece, "delta") for piece in pieces)
-        difference = f"four streams at once say {streamed!r}, and {text!r} came alone and whole"
+        difference = f"four streams at once gave {streamed!r}, and {text!r} came alone and whole"
         _expect(streamed == text, f"{url}: with temperature 0 {difference}")
     return text
 
@@ -121,8 +124,8 @@ def check_protocol(
     says: str,
     content_type: str = "application/json",
 ) -> None:
-    """A protocol by its name: with these models a body sent to a path is answered by what `says`
-    this."""
+    """A protocol by its name: with these models the answer to a body sent to a path contains
+    `says`."""
     sent = body.encode() if isinstance(body, str) else body
 
     def post(url: str, data: bytes = sent, key: str = "right") -> tuple[int, bytes]:
@@ -136,7 +139,7 @@ def check_protocol(
             _expect(status == 200, f"{path} answers {status}: {body_answer[:500].decode()}")
             _expect(
                 says.encode() in body_answer,
-                f"{path} does not say {says!r}: {body_answer[:500].decode()}",
+                f"{path} does not answer with {says!r}: {body_answer[:500].decode()}",
             )
         status, body_answer = post(server.url + path, b'\xff{"')
         _expect(
@@ -164,7 +167,7 @@ def check_source(url: str, *names: str) -> None:
         files = {one: one.stat() for one in (folder / name).rglob("*") if one.is_file()}
         _expect(files, f"copy({name!r}) brings no file")
         with ExitStack() as stack:
-            for one in files:  # held open: the number of a file that goes is not given again
+            for one in files:  # held open: the inode number of a deleted file is not reused
                 stack.enter_context(one.open("rb"))
             source.copy(name)
             for one, before in files.items():

@@ -34,28 +34,28 @@ def wire() -> Iterator[Wire]:
 
 
 def test_several_processes_share_a_plan_and_run_one_after_the_other() -> None:
-    told: list[LoadProgress] = []
+    reports: list[LoadProgress] = []
     with wire() as where, LoadProcesses(2) as load:
         for requests in (20, 21):
             plan = Plan(load=Closed(callers=3), requests=requests)
-            raw = load.run(plan, where, REQUESTS, tell=told.append)
+            raw = load.run(plan, where, REQUESTS, on_progress=reports.append)
             assert len(raw.records) == requests
             assert raw.records.failures == 0
             assert len(raw.client) == 2
             assert min(Table.of(raw.records).intended) >= raw.began_at
         assert load.run(Plan(load=Closed(callers=1), requests=1), where, REQUESTS).client
-    assert told[-1].in_flight == 0
+    assert reports[-1].in_flight == 0
 
 
 def test_an_interrupted_run_gives_what_there_is() -> None:
     with wire() as where, LoadProcesses(1) as load:
-        told: list[LoadProgress] = []
+        reports: list[LoadProgress] = []
         raw = load.run(
             Plan(load=Closed(callers=2), duration=600),
             where,
             REQUESTS,
-            tell=told.append,
-            interrupted=lambda: bool(told) and told[-1].answered > 0,
+            on_progress=reports.append,
+            interrupted=lambda: bool(reports) and reports[-1].answered > 0,
         )
         assert raw.interrupted
         assert len(raw.records) > 0
@@ -68,12 +68,12 @@ def test_a_load_process_that_dies_is_an_error_and_not_a_hang() -> None:
     with wire() as where, LoadProcesses(1) as load:
         (child,) = load._children
 
-        def kill(told: LoadProgress) -> None:
-            if told.answered:
+        def kill(progress: LoadProgress) -> None:
+            if progress.answered:
                 child.process.kill()
 
         with pytest.raises(LoadFailure, match="ended with code -9"):
-            load.run(Plan(load=Closed(callers=1), duration=600), where, REQUESTS, tell=kill)
+            load.run(Plan(load=Closed(callers=1), duration=600), where, REQUESTS, on_progress=kill)
 
 
 def test_our_own_mistake_in_a_load_process_comes_with_its_traceback() -> None:

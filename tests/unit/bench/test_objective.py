@@ -92,8 +92,8 @@ def test_what_is_missed_is_said_with_both_numbers() -> None:
     run = with_figures(ok=90, timeout=10)
     assert Objective({"p50": 1.0}, 0.5).missed(run.figures) == []
     assert Objective({"p50": 0.001}, 0.01).missed(run.figures) == [
-        f"p50 is {1e3 * run.figures.latency.p50:.3g} ms, asked for 1 ms",  # type: ignore[union-attr]
-        "10 % of the requests failed, asked for 1 %",
+        f"p50 is {1e3 * run.figures.latency.p50:.3g} ms, limit 1 ms",  # type: ignore[union-attr]
+        "10 % of the requests failed, limit 1 %",
     ]
 
 
@@ -112,12 +112,10 @@ def test_answers_keep_up_with_what_was_due_however_few_came_by_chance(
 def test_a_rate_and_a_first_token_may_be_asked_for() -> None:
     made = point(rate=100.0, noise=0.0)
     assert Objective({}, 1.0, rate=99.0).missed(made.figures) == []
-    assert Objective({}, 1.0, rate=101.0).missed(made.figures) == [
-        "requests/s is 100, asked for 101"
-    ]
+    assert Objective({}, 1.0, rate=101.0).missed(made.figures) == ["requests/s is 100, minimum 101"]
     asked = Objective({}, 1.0, first_token=0.2)
     assert asked.missed(made.figures) == [
-        "p95 of the first token is not known: nothing streamed, asked for 200 ms"
+        "p95 of the first token is not known: nothing streamed, limit 200 ms"
     ]
     streamed = msgspec.structs.replace(made.figures, first_token=made.figures.latency)
     assert asked.missed(streamed) == []
@@ -133,7 +131,7 @@ def run(search: Search, limit: float) -> list[float]:
     while (load := search.next()) is not None:
         tried.append(load)
         assert len(tried) < 60, tried
-        search.tell(load, load <= limit)
+        search.record(load, load <= limit)
     return tried
 
 
@@ -175,8 +173,8 @@ def test_it_ends_at_the_most_it_may_try() -> None:
 def test_a_failure_below_a_success_counts() -> None:
     search = Search(whole=True)
     for load, met in ((1, True), (2, True), (4, True), (8, False)):
-        search.tell(load, met)
-    search.tell(3, False)  # noise, or the 4 was luck
+        search.record(load, met)
+    search.record(3, False)  # noise, or the 4 was luck
     assert search.found == 2
 
 
@@ -186,7 +184,7 @@ def test_it_ends_whatever_it_is_told(answers: list[bool]) -> None:
     for met in answers:
         if (load := search.next()) is None:
             return
-        search.tell(load, met)
+        search.record(load, met)
     pytest.fail("60 loads and no end")
 
 

@@ -26,8 +26,8 @@ from wherry.core.values.errors import ConfigError
         (Plan(load=Rate(rate=float("inf")), duration=1), "rate"),
         (Plan(load=Closed(callers=1), duration=1, warmup=1), "warm-up"),
         (Plan(load=Closed(callers=1), duration=1, timeout=0), "timeout"),
-        (Plan(load=Closed(callers=1)), "when it ends"),
-        (Plan(load=Rate(rate=1)), "when it ends"),
+        (Plan(load=Closed(callers=1)), "set an end"),
+        (Plan(load=Rate(rate=1)), "set an end"),
     ],
 )
 def test_a_plan_that_cannot_be_run_says_why(plan: Plan, wrong: str) -> None:

@@ -153,7 +153,7 @@ def test_anything_else_is_a_plain_url(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["v2/models/echo/generate", "v1/chat/completions"])
 @pytest.mark.parametrize("given", [{"body": "{}"}, {"method": "PUT"}])
 def test_a_body_that_a_protocol_would_not_send_is_refused(end: str, given: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="say --protocol http"):
+    with pytest.raises(ConfigError, match="use --protocol http"):
         find(f"http://127.0.0.1:9/{end}", Sending(**given))  # type: ignore[arg-type]
     made = find(f"http://127.0.0.1:9/{end}", Sending(protocol="http", **given)).requests(1)  # type: ignore[arg-type]
     assert f"/{end}".encode() in made[0].data

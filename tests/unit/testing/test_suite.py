@@ -362,10 +362,10 @@ def test_an_engine_that_is_right_passes(bring: Bring, text: Path) -> None:
     [
         (NeedsNoCheckpoint, "a checkpoint that is not there is served"),
         (SaysNothing, "no answer"),
-        (NeverStops, "max_tokens is 16, and usage says 17"),
+        (NeverStops, "max_tokens is 16, and usage has 17"),
         (TakesNoParameters, "answers 400: .*does not support it"),
         (TakesNoPrompt, "no answer: it needs an input"),
-        (SaysAnotherThingEachTime, "four streams at once say"),
+        (SaysAnotherThingEachTime, "four streams at once gave"),
     ],
 )
 def test_an_engine_that_is_wrong_does_not(wrong: Any, told: str, bring: Bring, text: Path) -> None:
@@ -471,7 +471,7 @@ def test_a_protocol_that_is_right_passes(bring: Bring) -> None:
     [
         (RaisesWhatComesOfABody, "answers 500 to a body that makes no sense"),
         (IsOpen, "answers 200 to a client without the server's key"),
-        (SaysNothingElse, "does not say"),
+        (SaysNothingElse, "does not answer with"),
         (TakesAnothersPath, "answers 404"),
         (TakesAllPaths, "answers 404"),
         (TakesTheModels, "answers 404"),

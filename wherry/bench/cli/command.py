@@ -1,4 +1,4 @@
-"""How does `wherry bench` choose what to do, and what does it tell its caller?"""
+"""How does `wherry bench` choose what to do, and what does it print?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wherry.bench.report import Report
 from wherry.bench.show import Display, print_changes, print_report
 from wherry.core.api import ConfigError
 
-#: Runs of each target, unless --repeat says otherwise: 10 % are found under noise of 5 % a run.
+#: Runs of each target without --repeat: they find a change of 10 % under noise of 5 % a run.
 PAIRS = 10
 
 

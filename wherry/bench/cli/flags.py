@@ -18,7 +18,7 @@ _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1
 
 
 def seconds(text: str) -> float:
-    """200ms, 5s, 2m, 1h, or a number of seconds. ValueError if it is none, as from all below."""
+    """200ms, 5s, 2m, 1h, or a number of seconds. ValueError if it is not one, as from all below."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s|m|h|)", text.strip())
     if match is None:
         raise ValueError(text)
@@ -210,7 +210,7 @@ def add_commands(
     add_client: Callable[[argparse.ArgumentParser], None],
 ) -> None:
     """Add bench and top to the command line's `commands`. `add_client` adds the flags of a command
-    that asks a running server."""
+    that calls a running server."""
     top = command(
         commands,
         "top",

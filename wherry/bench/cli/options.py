@@ -1,4 +1,4 @@
-"""What does the command line of `wherry bench` ask for? (ConfigError says which flag is wrong.)"""
+"""What does the command line of `wherry bench` request? (ConfigError names the wrong flag.)"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULT_WARMUP = 1.0
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
     sending: Sending
-    #: What all runs share; its load is one caller, as a search for the most of them multiplies it.
+    #: What all runs share; its load is one caller, which a search for the highest load multiplies.
     plan: Plan
     #: The loads to try, each with what differs from the others.
     loads: list[tuple[dict[str, Any], Load]]

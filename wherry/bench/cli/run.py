@@ -43,13 +43,13 @@ INTERRUPTED = 130
 
 
 class Interrupts:
-    """Handlers of Ctrl-C and SIGTERM: the first asks for the end, and the report so far is still
-    made; the second raises KeyboardInterrupt."""
+    """Handlers of Ctrl-C and SIGTERM: the first ends the runs, and the report so far is still made;
+    the second raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self._requested = False
         self._at_once = False
-        #: Whether the end was asked for twice.
+        #: Whether there was a second signal.
         self.insisted = False
         self._before: dict[int, Any] = {}
 
@@ -122,7 +122,7 @@ def exit_code(interrupts: Interrupts, not_measured: Iterable[str], missed: Itera
     return NOT_MEASURED if wrong else MISSED if missed else 0
 
 
-#: What stands in each file that is written at the end, by its flag.
+#: The contents of each file that is written at the end, by its flag.
 CONTENTS: Final[Mapping[str, Callable[[Report], str]]] = {
     "json": lambda report: reports.encode(report).decode(),
     "html": reports.page,
@@ -132,8 +132,8 @@ OUTPUTS: Final = (*CONTENTS, "jsonl")
 
 @dataclass(slots=True)
 class Outputs:
-    """The files that were asked for. ConfigError, before anything is measured, for one that cannot
-    be written."""
+    """The files named by flags. ConfigError, before anything is measured, for one that cannot be
+    written."""
 
     args: argparse.Namespace
     _begun: bool = False
@@ -173,7 +173,7 @@ def _can_be_written(what: str, path: Path) -> None:
 
 #: Seconds for the models to load. Ctrl-C ends the waiting.
 LOADING = 3600.0
-#: Seconds for a server to end: what it still does is of no use.
+#: Seconds for a server to end: its remaining work is of no use.
 STOPPING = 10.0
 
 
@@ -188,7 +188,7 @@ def serving(
     """`wherry serve TARGET FLAGS` on a free port with these settings of the model, over those of
     the file that it would read anyhow. WherryError with the server's log if it does not start.
 
-    In a block of `undisturbed` no Ctrl-C raises: it would leave a process that nothing stops."""
+    In a block of `undisturbed` no Ctrl-C raises: it would leave a process running."""
     with tempfile.TemporaryDirectory(prefix="wherry-bench-") as folder:
         if model is not None and settings:
             path = Path(folder) / "wherry.toml"
@@ -221,7 +221,7 @@ def _merged(flags: Sequence[str], model: str, settings: Mapping[str, Any]) -> st
     }
     models = {name: dict(table) for name, table in known.models.items()}
     models[model] = {**models.get(model, {}), **settings}
-    # "auto" is the value of a setting that is not given.
+    # "auto" is the value of a setting that is not set.
     models[model] = {name: value for name, value in models[model].items() if value != "auto"}
     lines = ["[server]", *_keys(server)]
     for name, table in models.items():
@@ -264,7 +264,7 @@ class BenchRun:
     interrupts: Interrupts
     out: Outputs
     report: Report | None = None
-    #: Points without a measurement, and why; and those that do not meet what was asked for.
+    #: Points without a measurement, and why; and those that miss the objective.
     not_measured: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     _only_model: str | None = None
@@ -323,7 +323,7 @@ class BenchRun:
             rows=rows,
             settings=settings,
             repeat=repeat,
-            tell=self.display.begin(plan, reports.label_of(settings)),
+            on_progress=self.display.begin(plan, reports.label_of(settings)),
             interrupted=self.interrupts.requested,
         )
         self.report.points.append(measured.point)
@@ -357,12 +357,12 @@ class BenchRun:
             if point.interrupted or point.stopped:
                 break
             met = objective.met(point.figures) and (by == "callers" or kept_up(point.figures))
-            search.tell(tried, met)
+            search.record(tried, met)
             result.found = search.found
         self.report.points[first:] = sorted(
             self.report.points[first:], key=lambda point: float(point.settings[by])
         )
-        if lost:  # the load tried last: what stands above is of a target that went away
+        if lost:  # at the load tried last: the failure above is of a target that went away
             self.not_measured.append(lost)
         elif result.found is None and not self.interrupts.requested():
             self.missed.append(f"no number of {by} meets {objective}")
@@ -384,13 +384,13 @@ class BenchRun:
             raise ConfigError("--set and --serve start a server: name app.py, not a URL")
         pid = None
         if not is_url:
-            self.display.say(f"starting wherry serve {target}")
+            self.display.show(f"starting wherry serve {target}")
             model = self._model_to_set(target, settings)
             server = stack.enter_context(
                 serving(target, self.args.serve, model, settings, self.interrupts.not_now)
             )
             target, pid = server.url, server.pid
-            self.display.say(f"it is ready at {target}")
+            self.display.show(f"it is ready at {target}")
         found = find(target, self.bench_options.sending)
         return Served(found, stack.enter_context(LoadProcesses(self.args.processes)), pid)
 

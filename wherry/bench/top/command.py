@@ -1,4 +1,4 @@
-"""How are a server's numbers shown until somebody has seen enough? `wherry top [URL]`."""
+"""How are a server's numbers shown until the user quits? `wherry top [URL]`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ GONE = "q"
 
 
 def typed(terminal: int | None, wait: float) -> str:
-    """The keys that are typed within so many seconds; "" if none is."""
+    """The keys that are typed within `wait` seconds; "" if none is."""
     files = [] if terminal is None else [terminal]
     if not select.select(files, [], [], max(0.0, wait))[0] or terminal is None:
         return ""
@@ -75,7 +75,7 @@ def typed(terminal: int | None, wait: float) -> str:
     return "" if keys.startswith(b"\x1b") else keys.decode("ascii", "replace") or GONE
 
 
-#: Seconds between two looks, at least and if nothing else is said.
+#: Seconds between two looks: the least, and the default.
 LEAST, EVERY = 0.1, 1.0
 #: Seconds until a terminal of another size is drawn anew.
 REDRAW: Final = 0.5
@@ -121,7 +121,7 @@ def look(client: Client, before: Snapshot | None = None) -> Snapshot:
         polled = msgspec.convert(numbers_of(client), numbers.Numbers)
     except msgspec.ValidationError as error:
         raise WherryError(
-            f"{client.url} tells its numbers in a way that this wherry does not know ({error});"
+            f"{client.url} reports its numbers in a form that this wherry does not know ({error});"
             " use the `wherry top` of the server's version"
         ) from None
     return Snapshot(polled, None if before is None else before.polled)
@@ -130,7 +130,7 @@ def look(client: Client, before: Snapshot | None = None) -> Snapshot:
 def _print_json(client: Client, every: float | None) -> None:
     """The server's own words, one object a line."""
     while True:
-        # ASCII alone: whatever a name holds, a terminal shows it and does not obey it.
+        # ASCII alone: a terminal shows whatever a name holds, and does not obey it.
         print_line(json.dumps(numbers_of(client)).replace("\x7f", "\\u007f"))
         if every is None:
             return
@@ -144,7 +144,7 @@ def _print_once(client: Client, console: Console, sort: str) -> None:
 
 
 def _print(console: Console, lines: Sequence[Text]) -> None:
-    # A name may hold what the terminal's encoding has not.
+    # A name may hold characters that the terminal's encoding lacks.
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     for one in lines:

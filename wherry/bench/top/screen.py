@@ -13,7 +13,7 @@ from wherry.core.api import duration, number, numbers
 from wherry.server.api import printable
 
 GAP: Final = 2
-#: Characters of a text that are looked at: what is longer is never shown whole.
+#: Characters of a text that are examined: a longer text is never shown whole.
 MOST: Final = 1000
 
 
@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
 
 def clean(text: str) -> str:
-    """A text of strangers, in one line and without what a terminal obeys."""
+    """Untrusted text, in one line and without control characters."""
     return printable(text if len(text) <= MOST else text[:MOST] + "...")
 
 
@@ -100,7 +100,7 @@ def _row(columns: Iterable[Column], widths: dict[str, int], width: int, row: int
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A server's numbers, and those that were read before (for what happened since)."""
+    """A server's numbers, and the previous ones (for what happened since)."""
 
     polled: numbers.Numbers
     before: numbers.Numbers | None = None

@@ -196,7 +196,7 @@ def always(call: int) -> bool:
         (never, ["--p50", "1us"], 1, "p50 is"),
         # The last ones are answered: one that fails at the end is silence, if it takes its time.
         (lambda n: n % 4 == 1, [], 0, ""),
-        (lambda n: n % 4 == 1, ["--max-errors", "1%"], 1, "asked for 1 %"),
+        (lambda n: n % 4 == 1, ["--max-errors", "1%"], 1, "limit 1 %"),
         (lambda n: n % 4, [], 2, "75 % failed"),
         # So many that they are a tenth of the time, however long the first ones take.
         (lambda n: n > 15, ["--loops", "2000"], 2, "no answer in the last"),
