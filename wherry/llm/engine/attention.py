@@ -141,7 +141,7 @@ class PagedAttention:
         block_size: int,
     ) -> None:
         self._size = block_size
-        #: A block that no sequence has: padded sequences write to it.
+        #: A block of no sequence: padding writes to it.
         self.spare_block = -(-tokens // block_size)
         slots = (self.spare_block + 1) * block_size
         sizes = (shape.layers, slots, shape.kv_heads, shape.head_size)

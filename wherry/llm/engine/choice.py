@@ -20,7 +20,7 @@ from wherry.llm.engine.known import QUANTIZED, QUANTIZER_FILES, refusals
 from wherry.llm.engine.tokenizer_files import problem as no_tokenizer
 
 AUTO: Final = "auto"
-#: Each engine, and what is to be installed for it.
+#: Each engine, and the package to install for it.
 ENGINES: Final = {
     "wherry": "wherry[llm]",
     "transformers": "wherry[llm]",
@@ -110,7 +110,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What this machine has: the engines whose packages are installed, and a GPU or none."""
+    """The engines that are installed on this machine, and whether it has a GPU."""
 
     engines: frozenset[str]
     gpu: bool = False
@@ -191,7 +191,7 @@ class Quantization:
         return self.method or "an unnamed method"
 
     def check_is_read(self, checkpoint: str) -> None:
-        """ConfigError where transformers does not look for it: it would take the weights for
+        """ConfigError if transformers does not read the field: it would take the weights for
         floats."""
         if self.declared_in != READ:
             raise ConfigError(

@@ -81,8 +81,8 @@ class Grammars:
         return made.copy()
 
     def marks(self) -> dict[str, int]:
-        """The tokens that a grammar has by their ids only: they are not text there. Besides special
-        tokens these are other added ones in angle brackets."""
+        """The tokens that a grammar names by their ids, as they are not text in it: special tokens,
+        and other added ones in angle brackets."""
         words = self._known_words()
         added = self._tokenizer.added_tokens().items()
         return {text: token for text, token in added if words.is_special_token(token)}
@@ -205,7 +205,7 @@ class FormedCalls:
         self._grammar = grammar
         self._decode, self._encode = decode, encode
         self._thought_end = thought_end
-        #: The grammar of calls that have begun.
+        #: The constraint of calls, once they have begun.
         self._calls: Matcher | None = None
         #: The text's last tokens, and whether these are all tokens of the answer.
         self._tokens: list[int] = []
@@ -242,7 +242,7 @@ class FormedCalls:
         return FormedCalls(self._form, self._grammar, *encoding, self._thought_end)
 
     def _begin(self, text: str) -> None:
-        """Have calls begin with this text, unless it cannot be their beginning: it is free then."""
+        """Begin calls with this text, unless it cannot be their beginning: it stays free then."""
         self._tokens, self._whole = [], False
         calls = self._form.copy()
         if calls.accepts(self._encode(text)):
@@ -254,7 +254,7 @@ Schema = dict[str, Any]
 _NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
 _LISTED: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE: Final = ("items", "contains", "additionalProperties")
-#: With one of these the members that an object may have depend on more than one schema.
+#: With one of these keywords an object's members depend on more than one schema.
 _DEPENDENT: Final = {
     "$dynamicRef", "dependentRequired", "dependentSchemas", "if", "not", "unevaluatedProperties",
 }  # fmt: skip
@@ -281,8 +281,8 @@ def closed(schema: Schema) -> Schema:
     """The schema with `additionalProperties: false` where it does not mention them: small models
     invent members without end.
 
-    A resource in which several subschemas describe one object is left open: what each of them
-    does not name, another may.
+    A resource in which several subschemas describe one object is left open: one may name members
+    that another does not.
     """
     made = _copy(schema)
     parts = [(part, id(root)) for part, root, _ in _parts(made)]
@@ -334,8 +334,8 @@ def _copy(schema: Schema) -> Schema:
 
 
 def _parts(schema: Schema) -> Iterator[tuple[Schema, Schema, str]]:
-    """A schema and its subschemas, each with the schema that its references begin at and its
-    place; but none of those that are conditions."""
+    """A schema and its subschemas, each with the root of its references and its place; without
+    those that are conditions."""
     left: list[tuple[Any, Schema, str]] = [(schema, schema, "")]
     while left:
         part, root, place = left.pop()

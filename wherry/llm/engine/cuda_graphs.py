@@ -1,10 +1,10 @@
-"""How does a decode step start with one call instead of some thousand?
+"""How does a decode step start with one call instead of thousands?
 
 A CUDA graph is a recording of calls that is started as one. It reads and writes the same memory
 each time, and its sizes are fixed. Attention reads lengths and blocks on the device, so the number
-of sequences is the only size: a step is padded to the next of a few, its numbers are copied to
+of sequences is the only size: a step is padded to the next recorded size, its numbers are copied to
 where the recording reads them, and the logits of the padding are cut off. The table of blocks stays
-on the device; a step sends what is new in it.
+on the device; a step sends only changes.
 
 All sizes are recorded by `prepare`. One that cannot be recorded, for lack of memory or since it
 waits for the device, is padded to a larger one or runs call by call, and is tried again later.
@@ -38,7 +38,7 @@ class DecodeRow(NamedTuple):
     blocks: list[int]
 
 
-#: Starts a recording again. Returns the tensor that holds the result, always the same.
+#: Runs a recording again. Returns the tensor that holds the result, always the same one.
 Replay = Callable[[], Tensor]
 
 
@@ -136,7 +136,7 @@ class DecodeGraphs:
         return self._made[size]
 
     def _send(self, rows: Sequence[DecodeRow], size: int) -> None:
-        """Write a step's numbers, and what is new in the table, where recordings read them."""
+        """Write a step's numbers, and changes of the table, to where recordings read them."""
         numbers: list[int] = []
         places: list[int] = []
         blocks: list[int] = []
@@ -167,7 +167,7 @@ class DecodeGraphs:
             line = lines.get(row.sequence)
             if line is None:
                 lines[row.sequence] = _Line(self._free.pop(), row.blocks)
-            elif line.blocks is not row.blocks:  # it was preempted, and has others now
+            elif line.blocks is not row.blocks:  # it was preempted, and has new ones
                 line.blocks, line.sent = row.blocks, 0
         return [lines[row.sequence] for row in rows]
 
@@ -188,7 +188,7 @@ class CudaRecord:
 
     def __call__(self, compute: Callable[[], Tensor]) -> Replay:
         with torch.cuda.device(self._device):
-            # Once as usual, on another stream: libraries set themselves up in the first call.
+            # First without recording, on another stream: libraries initialize in the first call.
             aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):

@@ -321,7 +321,7 @@ class Engine:
             f" nothing beside them: {reason}; lower cache_gb or context_tokens, or give the model a"
             " device with more free memory"
         )
-        failed.__cause__ = error.with_traceback(None)  # whose frames hold what was computed
+        failed.__cause__ = error.with_traceback(None)  # its frames hold what was computed
         return [self._failed(never, failed)]
 
     def _failed(self, sequence: Sequence, error: Exception) -> Event:

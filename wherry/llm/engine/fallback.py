@@ -123,7 +123,7 @@ class TransformersNetwork:
         return base.out_features, base.in_features
 
     def exchange_products(self, linear: MakeLinear) -> None:
-        """Replace its linear layers by those that `linear` makes. Products that a module does
+        """Replace its linear layers by those that `linear` makes. Products that a module computes
         itself, such as a mixture's experts, stay."""
         from transformers.pytorch_utils import Conv1D
 
@@ -172,7 +172,7 @@ class TransformersNetwork:
     @torch.inference_mode()
     def _compare(self, name: str, ours: str, dtype: torch.dtype, device: torch.device) -> None:
         """Raise AttentionDiffers unless each layer calls attention (one with a state of its own
-        could not go on in the next step), and a text in two pieces gives the logits that
+        would lose it after the step), and a text in two pieces gives the logits that
         transformers' own attention gives for it as a whole."""
         tokens = min(SAMPLE_TOKENS, self.shape.max_positions)
         half = tokens // 2

@@ -190,7 +190,7 @@ _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 
 def _words(digits: str) -> str:
-    """The pattern of cl100k and its descendants: they differ in how many digits are one word."""
+    """The pattern of cl100k and its descendants, which differ in how many digits are a word."""
     return (
         rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}"
         rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}"

@@ -56,8 +56,8 @@ See https://example.org/index.html?q=7 for more.
 
 
 class Int8:
-    """A linear layer that calibrates on its first call (in floats) and multiplies in 8 bits from
-    then on. For CPUs where `exact_here`."""
+    """A linear layer that calibrates on its first call (in floats) and then multiplies in 8 bits.
+    For CPUs where `exact_here`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._unseen: Tensor | None = weight

@@ -23,8 +23,7 @@ _TAKEN, _FREE, _RESERVED = range(3)
 
 #: The identity of the empty prefix.
 ROOT = 0
-#: The identity of the block before, or of an empty prefix that is kept apart by its kind, and the
-#: tokens.
+#: The identity of the block before, or of an empty prefix of one kind, and the tokens.
 Content = tuple[int | str, tuple[int, ...]]
 
 
@@ -199,7 +198,7 @@ class KVCache:
         self._empty_blocks += 1
 
     def _extend(self, table: BlockTable, missing: int) -> int:
-        """Take free blocks directly behind the last one. Returns how many were taken."""
+        """Take free blocks directly after the last one. Returns their number."""
         if not table.blocks:
             return 0
         first = block = table.blocks[-1] + 1
@@ -213,8 +212,8 @@ class KVCache:
         return block - first
 
     def _settle(self, table: BlockTable, missing: int) -> int:
-        """Take blocks at another place, with as much room to grow as possible. Returns how many
-        were taken."""
+        """Take blocks at another place, with as much room to grow as possible. Returns their
+        number."""
         new_blocks = max(missing, table.expected_blocks - len(table.blocks))
         start = self._room(new_blocks)
         while start < 0 and self._idle and new_blocks <= self.available_blocks:

@@ -58,8 +58,8 @@ class Packed:
 
 def halved(weight: Tensor, bias: Tensor | None, otherwise: MakeLinear = Packed) -> Linear:
     """A product of floats with the weight kept in half precision, if that holds all of its numbers
-    times a power of two; else `otherwise`. A row's result does not depend on its company; without
-    AVX-512 its last bit may, in a batch of one or two rows or with such a rest.
+    times a power of two; else `otherwise`. A row's result does not depend on the other rows;
+    without AVX-512 its last bit may, in a batch of one or two rows or with such a remainder.
 
     The smallest numbers may be rounded, by what float32 may round off the largest of their row.
     """
@@ -80,7 +80,7 @@ def halved(weight: Tensor, bias: Tensor | None, otherwise: MakeLinear = Packed) 
 
 
 def _power(weight: Tensor) -> int | None:
-    """The power of two times which half precision holds a weight; None if there is none."""
+    """The power of two by which half precision holds a scaled weight; None if there is none."""
     largest = float(weight.abs().amax()) if weight.numel() else 0.0
     if not math.isfinite(largest):
         return None
@@ -93,13 +93,13 @@ def _power(weight: Tensor) -> int | None:
 
 
 def _holds(numbers: Tensor) -> bool:
-    """Whether half precision takes next to nothing from these numbers, row by row."""
+    """Whether half precision loses next to nothing of these numbers, row by row."""
     off = numbers.half().float().sub_(numbers).abs_().amax(1)
     return bool((off <= numbers.abs().amax(1) * _ROUNDING).all())
 
 
 def smallest(numbers: Tensor) -> Tensor:
-    """Floats on a CPU in 16 bits, if these hold each of them; else as they are."""
+    """Floats on a CPU in 16 bits, if that is exact; else as they are."""
     floats = numbers.dtype == torch.float32 and numbers.device.type == "cpu"
     for dtype in (torch.bfloat16, torch.float16) if floats else ():
         if all(
@@ -110,7 +110,7 @@ def smallest(numbers: Tensor) -> Tensor:
 
 
 def rounded_up(x: Tensor) -> Tensor:
-    """`x` with zero rows appended, so that few different numbers of rows occur."""
+    """`x` with zero rows appended, so that few numbers of rows occur."""
     spare = rounded_rows(len(x)) - len(x)
     return F.pad(x, (0, 0, 0, spare)) if spare else x
 

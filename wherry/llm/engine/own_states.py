@@ -69,9 +69,8 @@ class _Stack:
 class StateRunner:
     """A model of transformers on one device, with a cache for each sequence.
 
-    When it is made, a text is computed in pieces and as a whole, and it goes on from its caches as
-    far as the logits are the same. ConfigError if no way gives them. `quantized`: whether its
-    weights are.
+    At first a text is computed in pieces and as a whole, and caches are used as far as the logits
+    are the same. ConfigError if no way gives equal ones. `quantized`: whether its weights are.
     """
 
     def __init__(
@@ -111,8 +110,8 @@ class StateRunner:
         return self._may_stack and chunk.count == 1 and chunk.sequence.table.held is not None
 
     def _together(self, chunks: Sequence[Chunk]) -> dict[int, Tensor]:
-        """The logits of chunks of one token, by their tables' identities. What was computed
-        together stays so, without a copy, until another sequence comes or one of these goes."""
+        """The logits of chunks of one token, by their tables' identities. Sequences
+        computed together stay so, without a copy, until a sequence is added or ends."""
         by_table = {id(chunk.sequence.table): chunk for chunk in chunks}
         if by_table.keys() != {id(table) for stack in self._stacks for table in stack.tables}:
             for stack in self._stacks:

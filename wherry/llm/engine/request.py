@@ -171,9 +171,9 @@ class EngineRequest:
     stream: bool
     #: The prompt, if it is a text.
     prompt: str
-    #: The request is for the tokens of the prompt only.
+    #: Whether the request is for the tokens of the prompt only.
     only_count: bool = False
-    #: Of a chat whose answer has no form of its own: how it writes calls and thoughts, and
+    #: Of a chat whose answer has no requested form: how it writes calls and thoughts, and
     #: whether it may call.
     has_style: bool = False
     may_call: bool = False
@@ -263,7 +263,7 @@ FIRST_TOKENS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class ThoughtTokens:
-    """Counts those between two marks, with the marks. `begin` "": the prompt has begun them."""
+    """Counts tokens between two marks, with the marks. `begin` "": the prompt has begun them."""
 
     begin: str
     end: str
@@ -274,7 +274,7 @@ class ThoughtTokens:
     def behind(
         cls, prompt_end: str, style: ModelStyle, tokenizer: Tokenizer
     ) -> ThoughtTokens | None:
-        """What counts those of an answer to a prompt that ends like this; None: it has none."""
+        """Counts those of an answer to a prompt that ends like this; None: it has none."""
         marks = style.thoughts_of(prompt_end)
         if marks is None or not marks[1]:
             return None

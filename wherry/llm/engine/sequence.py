@@ -93,7 +93,7 @@ class Sequence:
     preemptions: int = 0
     #: Steps of this sequence alone that ran out of memory.
     failures: int = 0
-    #: Whether it was removed: it has ended, or was cancelled.
+    #: Whether it was removed, as it has ended or was cancelled.
     ended: bool = False
     #: The error that its constraint raised.
     error: Exception | None = None

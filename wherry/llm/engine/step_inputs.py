@@ -184,7 +184,7 @@ def packed_inputs(
 
 
 def with_chosen(tokens: Tensor, chosen: Tensor) -> Tensor:
-    """Tokens of which those below 0 are on the device alone: ~token is the place in `chosen`."""
+    """Tokens, with those below 0 replaced: they are only on the device, at ~token in `chosen`."""
     return torch.where(tokens < 0, chosen.index_select(0, (~tokens).clamp_(min=0)), tokens)
 
 

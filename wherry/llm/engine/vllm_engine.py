@@ -217,7 +217,7 @@ class VLLM(TextModel):
             for metric in self._engine.get_metrics():
                 if metric.name in GAUGES and metric.labels.get("model_name") == self._name:
                     self._gauges[GAUGES[metric.name]] = float(metric.value)
-        if idle:  # vLLM counts during steps: its last count still had requests
+        if idle:  # vLLM counts during steps: at its last count there were requests
             self._gauges |= {"running": 0.0, "waiting": 0.0, "kv_cache_usage": 0.0}
         return dict(self._gauges)
 
