@@ -39,7 +39,7 @@ SCALARS = {
 ZEROS = {"string": '""', "bool": "False", "float": "0.0", "double": "0.0"}
 
 HEAD = '''\
-"""What may stand in a config.pbtxt, and what holds where nothing stands?
+"""Which fields can a config.pbtxt have, and what are their defaults?
 
 Written by `make proto` from model_config.proto: change that file, not this one. Sizes, counts and
 microseconds are as Triton has them; mapping.py converts the units.

@@ -94,7 +94,7 @@ class Ensemble:
             tensor for tensor, count in Counter([*self._specs, *taken]).items() if count > 1
         }
         most = config.ensemble_scheduling.max_inflight_requests
-        #: Responses of one streaming member that may be in later steps at once.
+        #: The most responses of one streaming member that are in later steps at once.
         self._most_in_flight = most or 64
 
     async def answer(self, request: InferRequest) -> InferResponse:
@@ -166,7 +166,7 @@ class Ensemble:
         tensors = await self._flow(request, input_tensors, first)
         # Each response has them.
         tensors = {name: _shared(value) for name, value in tensors.items()}
-        # In the order of the responses, several of which are on their way at once.
+        # In the order of the responses; several are under way at once.
         flows: asyncio.Queue[asyncio.Task[list[Tensors]] | None] = asyncio.Queue()
         room = asyncio.Semaphore(self._most_in_flight)
         tasks: list[asyncio.Task[Any]] = []

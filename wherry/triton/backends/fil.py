@@ -48,7 +48,7 @@ DEFAULT_MAX_BATCH_SIZE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class ForestOutput:
-    """What a row's scores become, by the model's parameters."""
+    """Makes outputs of the trees' scores, by the model's parameters."""
 
     is_classifier: bool = False
     predict_proba: bool = False
@@ -75,7 +75,7 @@ class ForestOutput:
 
 
 def _classes(scores: Array, threshold: float | None) -> Array:
-    """A row's class: of two the second one if its score is above the threshold."""
+    """Each row's class. Of two classes, the second one if its score is above the threshold."""
     if scores.shape[1] == 1 or (scores.shape[1] == 2 and threshold is not None):
         found = scores[:, -1] > (0.5 if threshold is None else threshold)
     else:
@@ -92,7 +92,7 @@ class FilModel(RepositoryModel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._forest: Shared[Forest] = Shared()
-        #: As read to complete the configuration, until it is loaded.
+        #: The forest that was read to complete the configuration, until load() uses it.
         self._read_already: Forest | None = None
         self._answer = ForestOutput.of(self.triton)
 

@@ -96,8 +96,8 @@ def from_model(array: Array, tensor: TritonOutput, batched: bool, model: str) ->
 
 
 def _sizes(dims: Sequence[int]) -> list[int]:
-    """`dims` for this number of elements. If several dimensions are open, the last one is filled,
-    as in a request without a shape."""
+    """`dims` for reshape(). If several dimensions are open, the last one stays open and the others
+    are 1, as in a request without a shape."""
     unknown = [index for index, size in enumerate(dims) if size == -1]
     return [1 if index in unknown[:-1] else size for index, size in enumerate(dims)]
 

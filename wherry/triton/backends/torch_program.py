@@ -1,10 +1,10 @@
 """What is in a model.pt2, and how is it called?
 
 A program of torch.export, or a package that AOTInductor has compiled: machine code for one kind of
-device. Both are called with tensors in a row and answer so, whatever containers forward() takes and
-returns. A tensor's names are those of Triton's PyTorch backend: by its place (INPUT__0, OUTPUT__1),
-or by its path (ARGS[0], KWARGS[scale], RESULT[scores][0]); a program of torch.export also knows the
-names of parameters (x).
+device. Both take and return flat lists of tensors, whatever containers forward() takes and returns.
+A tensor's names are those of Triton's PyTorch backend: by its place (INPUT__0, OUTPUT__1), or by
+its path (ARGS[0], KWARGS[scale], RESULT[scores][0]). A program of torch.export also knows the names
+of parameters (x).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Program:
 
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
-    #: From the inputs in a row to the outputs in a row.
+    #: From a flat list of inputs to one of outputs.
     run: Callable[[list[Any]], Sequence[Any]]
     #: Fewer rows than this are refused.
     least: int = 0

@@ -82,7 +82,7 @@ class RepositoryWatch:
         return Changes(settled, gone)
 
     def _has_settled(self, name: str, files: Fingerprint, now: float) -> bool:
-        """Have they changed since they were loaded, and not within the settling time?"""
+        """Whether they have changed since they were loaded, but not within the settling time."""
         seen, since = self._unsettled.pop(name, (None, now))
         if files == self._loaded.get(name):
             return False

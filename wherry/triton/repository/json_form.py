@@ -1,6 +1,6 @@
-"""How is a configuration written as JSON, and what may stand in the JSON of a load request?
+"""How is a configuration written as JSON, and what can the JSON of a load request contain?
 
-As protobuf's own JSON: numbers may be strings, enums names or numbers, and `maxBatchSize` is
+As in protobuf's own JSON, numbers may be strings, enums names or numbers, and `maxBatchSize` is
 `max_batch_size`.
 """
 

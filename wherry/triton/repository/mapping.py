@@ -1,5 +1,5 @@
 """What do the fields of a Triton configuration mean as settings of a model here, and which of them
-describe another model to clients of Triton?
+describe other models to clients of Triton?
 
 `..._settings` read Triton's fields, `triton_...` write them. Microseconds become seconds here, and
 seconds microseconds.

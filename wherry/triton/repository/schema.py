@@ -1,5 +1,5 @@
-"""Which fields does a message of a configuration have, and what may stand in each, and how
-are mistakes reported, with a guess of what was meant?
+"""Which fields does a message of a configuration have, which values can each have, and how are
+mistakes reported, with a guess of what was meant?
 
 The two notations, text and JSON, are read and written by the table that `fields_of` makes of the
 classes in triton_config.py.

@@ -1,4 +1,4 @@
-"""What may stand in a config.pbtxt, and what holds where nothing stands?"""
+"""Which fields can a config.pbtxt have, and what are their defaults?"""
 
 import pytest
 

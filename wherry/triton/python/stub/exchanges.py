@@ -29,7 +29,7 @@ class RequestExchange:
         #: Whether the last response was sent.
         self.ended = ended
         self.responded = False
-        #: Whether the request was returned by execute() to be run again.
+        #: Whether execute() returned the request to have it run again.
         self.again = False
         self.handle = weakref.ref(self)
         self._lock = threading.Lock()

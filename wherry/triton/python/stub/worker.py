@@ -35,7 +35,7 @@ _NO_STRINGS = "TypeError: string operation on non-string array"
 def main(source: int, target: int, slab: int, parent: int) -> None:
     """Run a model: `source`, `target` and `slab` are descriptors of the sockets to receive from and
     to send to, and of the memory shared with the server, which is the process `parent`."""
-    gc.freeze()  # as in wherry's own workers: imports are walked by no collection, nor at the end
+    gc.freeze()  # as in wherry's own workers: no collection walks the imports, not even at exit
     _live_and_die_with(parent, source)
     faulthandler.enable()
     ends = [socket.socket(fileno=descriptor) for descriptor in (source, target)]
@@ -420,7 +420,7 @@ def _described(error: BaseException) -> list[str]:
 
 
 def _set_up(start: dict[str, Any]) -> None:
-    for name, value in start["variables"].items():  # what the model starts is not for this Python
+    for name, value in start["variables"].items():  # restored for what the model starts
         os.environ.pop(name, None)
         if value:
             os.environ[name] = received(value)
