@@ -165,12 +165,12 @@ function codeBlock(language, text) {
 async function copyText(button, text, node) {
   try {
     await navigator.clipboard.writeText(text);
-    say(button, "Copied");
+    setText(button, "Copied");
   } catch {
     getSelection().selectAllChildren(node);
-    say(button, "Marked");
+    setText(button, "Marked");
   }
-  setTimeout(() => say(button, "Copy"), 1500);
+  setTimeout(() => setText(button, "Copy"), 1500);
 }
 
 // -- Inline

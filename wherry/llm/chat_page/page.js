@@ -19,13 +19,13 @@ const server = { models: [], waits: 0, timer: 0 };
 
 function headline(kind, text) {
   byId("state").className = kind;
-  say(byId("state"), text);
+  setText(byId("state"), text);
 }
 
 async function findModels() {
   clearTimeout(server.timer);
   try {
-    const answer = await ask("v1/models");
+    const answer = await fetchPath("v1/models");
     if (!answer.ok) throw await refusal(answer);
     const { data } = await answer.json();
     server.models = data.filter((one) => one.abilities.includes("chat"));
@@ -203,14 +203,14 @@ function viewOf(message) {
 }
 
 function update(message, view) {
-  if (message.role === "user") say(view.text, plain(message.content));
+  if (message.role === "user") setText(view.text, plain(message.content));
   else {
     rendered(view.text, message.content);
     showThoughts(message, view.thoughts);
     showCalls(message, view.calls);
   }
   view.failure.hidden = !message.error;
-  if (message.error) say(view.failure, message.error);
+  if (message.error) setText(view.failure, message.error);
   showFoot(message, view.foot);
 }
 
@@ -228,7 +228,7 @@ function showThoughts(message, node) {
   if (!message.thoughts) return;
   const [summary, text] = node.children;
   const over = message.content || message.calls.length || !isOpen(message);
-  say(summary, over ? (message.thoughtSeconds ? `Thought for ${duration(message.thoughtSeconds)}` : "Thoughts") : "Thinking…");
+  setText(summary, over ? (message.thoughtSeconds ? `Thought for ${duration(message.thoughtSeconds)}` : "Thoughts") : "Thinking…");
   rendered(text, message.thoughts);
 }
 
@@ -369,11 +369,11 @@ async function answer(chat) {
   if (view) update(message, view);
   showButtons();
   toEnd(false);
-  say(byId("news"), message.error ? "" : `The answer is complete. ${message.content.slice(0, 500)}`);
+  setText(byId("news"), message.error ? "" : `The answer is complete. ${message.content.slice(0, 500)}`);
 }
 
 async function stream(request, message, times, signal, draw) {
-  const response = await ask("v1/chat/completions", {
+  const response = await fetchPath("v1/chat/completions", {
     method: "POST", signal, body: JSON.stringify(request), headers: { "Content-Type": "application/json" } });
   if (!response.ok) throw await refusal(response);
   for await (const { data } of events(response)) {

@@ -276,7 +276,7 @@ def _without_origin(method: str, headers: Mapping[str, str]) -> OriginRefusal | 
     return OriginRefusal(
         403,
         f"a page of another site may not call this server (Sec-Fetch-Site: {_quoted(site)}); if it"
-        " may, start the server with --cors-origin and the page's origin, and ask with CORS",
+        " may, start the server with --cors-origin and the page's origin, and use CORS in the page",
     )
 
 

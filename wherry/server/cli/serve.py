@@ -158,7 +158,7 @@ def with_passed_sockets(
     for fd, name in passed.items():
         if name in ROLES:
             if name in taken or name in by_role:
-                raise ConfigError(f"LISTEN_FDNAMES: {name} is given more than one socket")
+                raise ConfigError(f"LISTEN_FDNAMES: {name} has more than one socket")
             by_role[name] = fd
     for fd, name in passed.items():
         if name not in ROLES:
@@ -434,7 +434,7 @@ def cannot_listen(settings: Settings, error: OSError) -> str:
 
 
 def _remedy(settings: Settings, error: OSError) -> str:
-    """What to do about an address that cannot be had, as the end of a sentence."""
+    """What to do about an address that cannot be bound, as the end of a sentence."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "; raise the limit of open files (ulimit -n)"
     if settings.options.listen.uds:

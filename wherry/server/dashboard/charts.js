@@ -102,7 +102,7 @@ function plotted(title, unit, options, ...above) {
   return { node, small, plot, drop };
 }
 
-// Its table is behind it, for who cannot see the lines. Each of `series` is a label and a figure's name.
+// Its table is behind it, for users who cannot see the lines. Each of `series` is a label and a figure's name.
 function lineChart(past, title, unit, format, series) {
   const values = series.map(() => make("b", {}, "–"));
   const keys = series.map(([label], at) => make("button", { type: "button", class: "key", "aria-pressed": "true" },
@@ -110,7 +110,7 @@ function lineChart(past, title, unit, format, series) {
   const moment = make("small", { class: "moment" });
   const legend = make("div", { class: "legend", role: "group", "aria-label": title + ", lines" }, ...keys, moment);
   const columns = () => series.map(([, name]) => past.columns.get(name));
-  const row = (at) => columns().forEach((column, number) => say(values[number], format(at === null ? column.at(-1) : column[at])));
+  const row = (at) => columns().forEach((column, number) => setText(values[number], format(at === null ? column.at(-1) : column[at])));
   const made = plotted(title, unit, {
     cursor: {
       sync: { key: "wherry" }, y: false, points: { size: 7 },
@@ -124,7 +124,7 @@ function lineChart(past, title, unit, format, series) {
       setCursor: [(plot) => {
         const at = plot.cursor.idx ?? null;
         row(at);
-        say(moment, at === null || !past.at[at] ? "" : clock(past.at[at]));
+        setText(moment, at === null || !past.at[at] ? "" : clock(past.at[at]));
       }],
       setSelect: [(plot) => {
         const { left, width } = plot.select;
@@ -202,7 +202,7 @@ function sizesChart(past, now) {
     const batches = sum(sizes.map(([, count]) => count));
     const rows = sum(each.map(([size, count]) => size * count));
     const model = now();
-    say(small, batches ? `${number(batches)} batches, ${number(rows / batches)} rows each, of at most ${model.batching.max_batch_rows || model.max_batch_size || 1}` : "");
+    setText(small, batches ? `${number(batches)} batches, ${number(rows / batches)} rows each, of at most ${model.batching.max_batch_rows || model.max_batch_size || 1}` : "");
     empty.hidden = batches > 0;
     list.hidden = labels.hidden = !batches;
     const most = Math.max(...sizes.map(([, count]) => count));
@@ -234,7 +234,7 @@ function reasonsChart(past) {
     const { counts, seconds: span } = past.grown((one) => one.cut_reasons);
     const cuts = counts.sort((a, b) => b[1] - a[1]);
     const all = sum(cuts.map(([, count]) => count));
-    say(small, all ? "in " + age(span) : "");
+    setText(small, all ? "in " + age(span) : "");
     empty.hidden = all > 0;
     table.hidden = !all;
     fill(body, JSON.stringify(cuts), () => cuts.map(([reason, count]) => {
@@ -263,7 +263,7 @@ function curveChart(now) {
     hooks: { setCursor: [(plot) => {
       const at = plot.cursor.idx ?? null;
       const [rows, , , learnt, observed] = plot.data;
-      say(moment, at === null || !rows.length ? "" : `${rowsOf(rows[at])}: ${seconds(learnt[at])} learnt, ${seconds(observed[at])} observed`);
+      setText(moment, at === null || !rows.length ? "" : `${rowsOf(rows[at])}: ${seconds(learnt[at])} learnt, ${seconds(observed[at])} observed`);
     }] },
   }, legend);
   const body = make("tbody");
@@ -277,7 +277,7 @@ function curveChart(now) {
     const some = curve.length + observed.length > 0;
     empty.hidden = some;
     for (const part of [legend, made.plot.root.parentNode, details]) part.hidden = !some;
-    say(made.small, known(fixed) && known(each) ? `${seconds(fixed)} + ${seconds(each)} a row` : "");
+    setText(made.small, known(fixed) && known(each) ? `${seconds(fixed)} + ${seconds(each)} a row` : "");
     const latest = JSON.stringify([curve, observed]);
     if (!some || latest === key) return;
     key = latest;
@@ -307,7 +307,7 @@ byId("spans").append(...spans, range);
 function zoom(from, to) {
   Object.assign(view, { from, to });
   spans.forEach((one, at) => one.setAttribute("aria-pressed", String(!to && SPANS[at][0] === view.span)));
-  say(range, to ? `${clock(from)} to ${clock(to)}` : "drag in a chart to zoom");
+  setText(range, to ? `${clock(from)} to ${clock(to)}` : "drag in a chart to zoom");
   for (const chart of charts) chart.update();
 }
 

@@ -324,7 +324,7 @@ class NumbersReader:
         self.viewers: Callable[[], int] = lambda: 0
         self.last = Sample()
         self.every_second: Callable[[], None] = lambda: None
-        #: Called with each second's numbers while somebody watches.
+        #: Called with each second's numbers while a client watches.
         self.watched: Callable[[Sample], None] = lambda _: None
         self._read_at = float("-inf")  # by time.monotonic()
         self._runtime = runtime
@@ -428,7 +428,7 @@ class NumbersReader:
             self._begin()
 
     def _work(self) -> Iterator[Sample | None]:
-        """Read one model after the other; the last is the sample, if somebody waits for it."""
+        """Read one model after the other; the last is the sample, if a client waits for it."""
         runtime, resident = self._runtime, self._footprint.resident
         past, keeps = self._past, self._past.is_due
         reports = self._reports = bool(self._waiting)

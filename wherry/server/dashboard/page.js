@@ -77,30 +77,30 @@ function forget() {
 
 const watching = { stop: null, paused: false, waits: 0, timer: 0 };
 
-function tell(kind, text) {
+function setState(kind, text) {
   byId("state").className = kind;
-  say(byId("state"), text);
+  setText(byId("state"), text);
 }
 
 async function watch() {
   stopWatching();
   const stop = (watching.stop = new AbortController());
   try {
-    const answer = await ask("dashboard/events", { signal: stop.signal });
+    const answer = await fetchPath("dashboard/events", { signal: stop.signal });
     if (!answer.ok) throw await refusal(answer);
     for await (const event of events(answer)) {
-      const told = JSON.parse(event.data);
+      const update = JSON.parse(event.data);
       watching.waits = 0;
       const before = state.models.size;
       const whole = event.name === "whole";
-      note(told, whole);
+      note(update, whole);
       if (state.models.size !== before || whole) describe().catch(() => {});
       show();
       if (whole) {
         loadPast().catch(() => {});
         if (page) page.load();
       }
-      tell("live", headline());
+      setState("live", headline());
     }
     throw new Error("the server has ended the stream");
   } catch (error) {
@@ -111,12 +111,12 @@ async function watch() {
 
 function lost(error) {
   if (error.status === 401 || error.status === 403) {
-    tell("lost", plain(error.message).slice(0, MOST_ERROR));
+    setState("lost", plain(error.message).slice(0, MOST_ERROR));
     openAccess(true);
     return;
   }
   watching.waits = Math.min(10, watching.waits * 2 || 1);
-  tell("lost", (error.status ? plain(error.message).slice(0, MOST_ERROR) : "No connection") + "; trying again in " + watching.waits + " s.");
+  setState("lost", (error.status ? plain(error.message).slice(0, MOST_ERROR) : "No connection") + "; trying again in " + watching.waits + " s.");
   watching.timer = setTimeout(watch, watching.waits * 1000);
 }
 
@@ -262,13 +262,13 @@ function listRow(key, model) {
     cells.p50, cells.p99, cells.queue, cells.failures);
   function update({ now, rates }) {
     status.className = "badge " + now.state;
-    say(status, now.state.toLowerCase());
-    say(version, now.version ? "version " + now.version : "");
-    say(cells.rate, number(now.requests_per_second));
-    say(cells.p50, seconds(now.request_seconds?.p50));
-    say(cells.p99, seconds(now.request_seconds?.p99));
-    say(cells.queue, number(now.queued_requests));
-    say(cells.failures, number(now.failures_per_second));
+    setText(status, now.state.toLowerCase());
+    setText(version, now.version ? "version " + now.version : "");
+    setText(cells.rate, number(now.requests_per_second));
+    setText(cells.p50, seconds(now.request_seconds?.p50));
+    setText(cells.p99, seconds(now.request_seconds?.p99));
+    setText(cells.queue, number(now.queued_requests));
+    setText(cells.failures, number(now.failures_per_second));
     spark.setAttribute("d", pathOf(rates, Math.max(1e-9, ...rates)));
     if (key === state.shown) row.setAttribute("aria-current", "true");
     else row.removeAttribute("aria-current");
@@ -277,7 +277,7 @@ function listRow(key, model) {
 }
 
 function showList() {
-  const wanted = byId("find").value.trim().toLowerCase();
+  const filter = byId("find").value.trim().toLowerCase();
   const models = [...state.models].sort(([a], [b]) => (a < b ? -1 : 1));
   document.querySelector(".find").hidden = models.length < 8;
   for (const [key, one] of list.rows) {
@@ -296,7 +296,7 @@ function showList() {
       else list.body.prepend(entry.row);
     }
     last = entry.row;
-    entry.row.hidden = !entry.name.toLowerCase().includes(wanted);
+    entry.row.hidden = !entry.name.toLowerCase().includes(filter);
     entry.update(one);
   }
 }
@@ -330,11 +330,11 @@ function modelPage(key) {
   function update() {
     const now = current();
     status.className = "badge " + now.state;
-    say(status, now.state.toLowerCase());
-    say(reason, plain(now.reason));
+    setText(status, now.state.toLowerCase());
+    setText(reason, plain(now.reason));
     if (!now.kind) return;
-    const said = now.batching.in_words || inWords(now.generation);
-    fill(words, said.join("\n"), () => said.map((text) => make("li", {}, text)));
+    const lines = now.batching.in_words || inWords(now.generation);
+    fill(words, lines.join("\n"), () => lines.map((text) => make("li", {}, text)));
     showInstances(instances, now);
   }
   function push() {
@@ -353,7 +353,7 @@ function modelPage(key) {
     for (const chart of made) chart.update();
   }
   function describe() {
-    say(about, plain(state.about.get(model.name)?.description || ""));
+    setText(about, plain(state.about.get(model.name)?.description || ""));
   }
   describe();
   push();
@@ -416,7 +416,7 @@ function showErrors() {
   const errors = models.flatMap((one) => one.errors.map((error) => ({ ...error, model: one.name })))
     .sort((a, b) => b.at - a.at);
   const off = [...state.models.values()].map((one) => one.now).filter((one) => one.reason);
-  say(byId("error-count"), errors.length ? String(errors.length) : "");
+  setText(byId("error-count"), errors.length ? String(errors.length) : "");
   fill(byId("errors"), JSON.stringify([counts, errors, off]), () => [
     make("p", { class: "note" }, counts.length ? "Failures since the load: "
       + counts.map(([name, failures]) => `${plain(name)} ${failures.map(([reason, count]) => count + " " + reason.toLowerCase()).join(", ")}`).join("; ") + "."
@@ -436,7 +436,7 @@ const tabOf = (name) => byId("tab-" + name);
 const hashOf = (tab, key) => `#${tab}/${encodeURIComponent(key)}`;
 
 // The tab and the model that the address names; "" for what it does not.
-function wanted() {
+function addressed() {
   const [tab, key = ""] = location.hash.slice(1).split("/");
   try {
     return [TABS.includes(tab) ? tab : "", decodeURIComponent(key)];
@@ -514,7 +514,7 @@ function openModel(key) {
 // Open what the address names. Without traffic there is nothing to see: a model is tried first.
 function opened(focus) {
   if (!state.server) return;
-  const [tab, key] = wanted();
+  const [tab, key] = addressed();
   const called = [...state.models.values()].some((one) => one.now.totals?.requests || one.now.errors?.length);
   openTab(tab || state.tab || (called || !state.models.size ? "live" : "try"));
   const before = state.shown;
@@ -525,7 +525,7 @@ function opened(focus) {
 
 function show() {
   if (!state.tab) opened(false);
-  openModel(wanted()[1]);
+  openModel(addressed()[1]);
   showServer();
   showErrors();
   if (state.tab === "live") {
@@ -535,7 +535,7 @@ function show() {
   }
   if (state.tab === "try") showTry();
   if (state.tab === "requests") showRequests();
-  say(byId("footer"), `Rates and quantiles are of the last seconds; ${state.server.viewers} watching. As of ${clock(state.at)}.`);
+  setText(byId("footer"), `Rates and quantiles are of the last seconds; ${state.server.viewers} watching. As of ${clock(state.at)}.`);
 }
 
 function openAccess(open) {
@@ -566,10 +566,10 @@ byId("forget").onclick = () => {
 byId("pause").onclick = () => {
   watching.paused = !watching.paused;
   byId("pause").setAttribute("aria-pressed", String(watching.paused));
-  say(byId("pause"), watching.paused ? "Go on" : "Pause");
+  setText(byId("pause"), watching.paused ? "Go on" : "Pause");
   if (watching.paused) {
     stopWatching();
-    tell("", "Paused.");
+    setState("", "Paused.");
   } else watch();
 };
 

@@ -1,6 +1,6 @@
 // -- Requests: as dots, and as a list
 
-// What the server has recorded of the last requests. It records only while somebody asks.
+// What the server has recorded of the last requests. It records only while a client reads them.
 const recent = { keeps: false, since: 0, batches: [], leftOut: 0, timer: 0 };
 const MOST_BATCHES = 2000;
 const LISTED = 50;
@@ -126,13 +126,13 @@ const dots = {
       if (this.seen) readRequests();
     }).observe(this.node);
     this.playing = !still.matches;
-    say(this.play, this.playing ? "Stop" : "Play");
+    setText(this.play, this.playing ? "Stop" : "Play");
     return this.node;
   },
 
   toggle() {
     this.playing = !this.playing;
-    say(this.play, this.playing ? "Stop" : "Play");
+    setText(this.play, this.playing ? "Stop" : "Play");
     this.began = performance.now();
     if (this.playing) this.take();
   },
@@ -146,11 +146,11 @@ const dots = {
     const model = state.models.get(state.shown)?.now;
     const all = recent.batches.filter((one) => one.instance && model && one.model === model.name && one.version === model.version);
     this.circles.clear();
-    say(this.title, "Requests" + (model ? " of " + plain(model.name) : ""));
+    setText(this.title, "Requests" + (model ? " of " + plain(model.name) : ""));
     if (!all.length) {
       this.scene = null;
       this.picture.replaceChildren();
-      say(this.text, "no request in the last seconds");
+      setText(this.text, "no request in the last seconds");
       this.frame = 0;
       return;
     }
@@ -169,7 +169,7 @@ const dots = {
     this.slow = slow;
     const { lanes, requests, ran } = this.scene;
     const what = `${counted(requests.length, "request")} in ${counted(ran.length, "batch")}`;
-    say(this.text, what + (slow > 1.5 ? `, slowed down ${number(slow)} times` : ""));
+    setText(this.text, what + (slow > 1.5 ? `, slowed down ${number(slow)} times` : ""));
     this.picture.setAttribute("viewBox", `0 0 ${form.all} ${laneAt(lanes.length - 1) + 34}`);
     this.picture.setAttribute("aria-label", `${what} on ${counted(lanes.length, "instance")}`);
     this.picture.replaceChildren(

@@ -1,5 +1,5 @@
 "use strict";
-// What all pages of the server have: each is this, and its own scripts, which say what `base` is.
+// What all pages of the server have: each is this, and its own scripts, which set `base`.
 // Only text goes into a page, never markup: names, errors and answers are of strangers.
 
 const byId = (id) => document.getElementById(id);
@@ -25,7 +25,7 @@ function make(name, attributes = {}, ...children) {
 }
 
 // A node is touched only if its text has changed: what a person selects or reads stays.
-function say(node, text) {
+function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
@@ -33,7 +33,7 @@ function say(node, text) {
 const plain = (text) => String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufeff]/g,
   (mark) => "\\u" + mark.charCodeAt(0).toString(16).padStart(4, "0"));
 
-// -- Asking the server
+// -- Requests to the server
 
 const access = { key: "", extra: "" };
 try {
@@ -60,7 +60,7 @@ class Refused extends Error {
   }
 }
 
-function ask(path, options = {}) {
+function fetchPath(path, options = {}) {
   const headers = new Headers(options.headers);
   if (access.key) headers.set("Authorization", "Bearer " + access.key);
   const colon = access.extra.indexOf(":");
@@ -79,7 +79,7 @@ async function refusal(answer) {
 }
 
 async function json(path) {
-  const answer = await ask(path);
+  const answer = await fetchPath(path);
   if (!answer.ok) throw await refusal(answer);
   return answer.json();
 }

@@ -31,8 +31,8 @@ function fieldOf(input, example) {
       return Number(box.value);
     } };
   }
-  const given = example === undefined ? (input.optional ? "" : JSON.stringify(sampleOf(input))) : JSON.stringify(example);
-  const box = make("textarea", { id, rows: Math.min(8, 2 + Math.floor(given.length / 60)), value: given, spellcheck: false });
+  const initial = example === undefined ? (input.optional ? "" : JSON.stringify(sampleOf(input))) : JSON.stringify(example);
+  const box = make("textarea", { id, rows: Math.min(8, 2 + Math.floor(initial.length / 60)), value: initial, spellcheck: false });
   label.append(make("small", {}, ", as JSON"));
   return { node: make("div", { class: "field" }, label, box), read: () => {
     if (!box.value.trim() && input.optional) return undefined;
@@ -90,7 +90,7 @@ function fileField(input, id, label) {
   const take = (chosen) => {
     file = chosen || null;
     dropPreviews(shown);
-    say(about, file ? `${file.name}, ${file.type || "of unknown type"}, ${bytes(file.size)}` : "Choose a file, or drop one here.");
+    setText(about, file ? `${file.name}, ${file.type || "of unknown type"}, ${bytes(file.size)}` : "Choose a file, or drop one here.");
     if (file) shown.append(preview(file, file.name));
   };
   box.onchange = () => take(box.files[0]);
@@ -161,15 +161,15 @@ function runner(name) {
     start.disabled = true;
     stop.hidden = false;
     note.className = "note";
-    say(note, "running…");
+    setText(note, "running…");
     const began = performance.now();
     try {
-      const said = await work(running.signal);
-      say(note, `${said}, ${seconds((performance.now() - began) / 1000)}`);
+      const outcome = await work(running.signal);
+      setText(note, `${outcome}, ${seconds((performance.now() - began) / 1000)}`);
     } catch (error) {
       const stopped = running.signal.aborted;
       note.className = stopped ? "note" : "failed";
-      say(note, stopped ? "stopped" : plain(error.message || error).slice(0, MOST_ERROR));
+      setText(note, stopped ? "stopped" : plain(error.message || error).slice(0, MOST_ERROR));
     }
     const focused = document.activeElement === stop;
     stop.hidden = true;
@@ -199,7 +199,7 @@ function tryForm(model, path) {
       const headers = { "Content-Type": "application/json" };
       const file = !model.streams && model.outputs.length === 1 && isFile(model.outputs[0]) ? model.outputs[0] : null;
       if (file) headers.Accept = `${file.parameters?.media_type || "application/octet-stream"}, application/octet-stream;q=0.9, application/json;q=0.8`;
-      const answer = await ask(path, { method: "POST", signal, body: JSON.stringify(body), headers });
+      const answer = await fetchPath(path, { method: "POST", signal, body: JSON.stringify(body), headers });
       if (!answer.ok) throw await refusal(answer);
       await showAnswer(answer, output, file);
       return String(answer.status);

@@ -1,12 +1,12 @@
 // Relative to this page, so that it also works under a prefix.
 const base = location.pathname.replace(/docs\/?$/, "");
 const MOST_OPEN = 5; // models whose first route is open from the start
-let told = {};
+let openapi = {};
 
 function looked(value) {
   for (let hops = 0; value && value.$ref && hops < 8; hops++) {
     value = value.$ref.slice(2).split("/").reduce(
-      (within, key) => within?.[key.replaceAll("~1", "/").replaceAll("~0", "~")], told);
+      (within, key) => within?.[key.replaceAll("~1", "/").replaceAll("~0", "~")], openapi);
   }
   return value ?? {};
 }
@@ -32,9 +32,9 @@ function typeOf(schema, depth = 0) {
     const needed = schema.required ?? [], pad = "  ".repeat(depth + 1);
     const lines = Object.entries(schema.properties).map(([key, member]) => {
       const note = looked(member).description;
-      const given = member.default === undefined ? "" : " = " + JSON.stringify(member.default);
+      const initial = member.default === undefined ? "" : " = " + JSON.stringify(member.default);
       return pad + JSON.stringify(key) + (needed.includes(key) ? "" : "?") + ": " +
-        of(member) + given + (note ? "  // " + note.replaceAll("\n", " ") : "");
+        of(member) + initial + (note ? "  // " + note.replaceAll("\n", " ") : "");
     });
     return "{\n" + lines.join("\n") + "\n" + "  ".repeat(depth) + "}";
   }
@@ -92,7 +92,7 @@ function addressOf(path, fields) {
 
 // The inputs of the models, by their names.
 function inputsOfModels() {
-  const operations = Object.values(told.paths).map((methods) => methods.post).filter((one) => one?.["x-model"]);
+  const operations = Object.values(openapi.paths).map((methods) => methods.post).filter((one) => one?.["x-model"]);
   return new Map(operations.map((one) =>
     [one["x-model"], looked(one.requestBody?.content?.["application/json"]?.schema).properties ?? {}]).reverse());
 }
@@ -188,7 +188,7 @@ function tryIt(method, path, operation) {
     const headers = chosen ? headersOf(chosen, operation) : body === undefined ? {} : { "Content-Type": "application/json" };
     send(method, addressOf(path, fields), body, headers, output, status);
   };
-  const ask = make("button", { type: "button", onclick: run }, "Send");
+  const sendButton = make("button", { type: "button", onclick: run }, "Send");
   const copy = make("button", { type: "button", class: "second" }, "Copy as curl");
   copy.onclick = async () => {
     try {
@@ -201,11 +201,11 @@ function tryIt(method, path, operation) {
     ...(fields.length ? [make("div", { class: "bar" }, ...fields.map((one) => one.label))] : []),
     ...(area ? [make("label", {}, "Body", area)] : []),
     ...(file ? [make("label", {}, area ? "or a file " : "File ", file)] : []),
-    make("div", { class: "row" }, ask, copy, status), output, line,
+    make("div", { class: "row" }, sendButton, copy, status), output, line,
   ];
 }
 
-// Whoever sends a file wants one back, if the route has any.
+// The answer to a file is a file, too, if the route has one.
 function headersOf(file, operation) {
   const headers = { "Content-Type": file.type || "application/octet-stream" };
   const files = Object.keys(operation.responses["200"]?.content ?? {}).filter((media) => !/json|event-stream|text/.test(media));
@@ -252,7 +252,7 @@ function cardOf(method, path, operation) {
   const card = make("details", { class: "route", id: operation.operationId },
     make("summary", {}, make("b", {}, method), make("code", {}, path), " ", words));
   card.dataset.text = `${method} ${path} ${operation.summary ?? ""}`.toLowerCase();
-  // What nobody opens need not be there: there may be hundreds.
+  // A card is filled when it is opened: there may be hundreds.
   card.addEventListener("toggle", () => fill());
   const fill = () => { if (card.open && card.children.length === 1) fillCard(card, method, path, operation); };
   return card;
@@ -269,7 +269,7 @@ const GROUPS = [
 
 function show() {
   const models = new Map(), groups = new Map(GROUPS.map(([name]) => [name, []]));
-  for (const [path, methods] of Object.entries(told.paths ?? {})) {
+  for (const [path, methods] of Object.entries(openapi.paths ?? {})) {
     for (const [method, operation] of Object.entries(methods)) {
       const model = operation["x-model"], tag = operation.tags?.[0] ?? "";
       const of = model ? models : groups;
@@ -288,7 +288,7 @@ function show() {
       make("summary", {}, make("h2", {}, name), make("span", { class: "soft" }, ` ${routes.length} routes`)), ...routes.map(([card]) => card)));
   }
   byId("routes").replaceChildren(...sections);
-  const { title, version, description } = told.info;
+  const { title, version, description } = openapi.info;
   const count = models.size === 1 ? "1 model" : `${models.size} models`;
   const more = models.size ? "Change the body of a route and send it, here or with curl." : "None is loaded.";
   byId("about").textContent = `${title} ${version}, ${count}. ${description?.includes("loaded;") ? description : more}`;
@@ -321,7 +321,7 @@ async function read() {
       byId("about").textContent = typeof why === "string" ? why : String(answer.status);
       return;
     }
-    told = await answer.json();
+    openapi = await answer.json();
     show();
   } catch (error) {
     byId("about").textContent = String(error);
