@@ -82,7 +82,7 @@ class MemoryRpc(Rpc):
         """The client's window has room for so many answers more."""
         taken, self.waiting = self.waiting[:count], self.waiting[count:]
         for sent in taken:
-            self.tell(sent)
+            self.call_back(sent)
 
     def finish(self) -> None:
         assert self._method.gives_stream
@@ -107,7 +107,7 @@ class MemoryRpc(Rpc):
         while self.unread and not self.paused:
             message = self.unread.popleft()
             if message is None:
-                self.tell(self.on_half_close)
+                self.call_back(self.on_half_close)
             elif self.on_message is not None:
                 self.on_message(message)
 

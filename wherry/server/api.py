@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from wherry.server.http.route import json_of as json_of
     from wherry.server.http.route import list_of as list_of
     from wherry.server.http.route import object_of as object_of
-    from wherry.server.http.route import tells as tells
+    from wherry.server.http.route import returns as returns
     from wherry.server.keywords import ServerKeywords as ServerKeywords
     from wherry.server.options import OPTIONS as OPTIONS
     from wherry.server.options import PREFIX as PREFIX
@@ -87,7 +87,7 @@ else:
             "http.exchange": "Exchange Headers HttpRequest JSON",
             "http.route": (
                 "ANY_TEXT EVENTS FILE OF_INFERENCE Operation READS Route STREAMED TEXT "
-                "generation inference json_of list_of object_of tells"
+                "generation inference json_of list_of object_of returns"
             ),
             "keywords": "ServerKeywords",
             "options": "OPTIONS PREFIX",

@@ -33,7 +33,7 @@ from wherry.server.api import (
     check_values,
     generation,
     respond,
-    tells,
+    returns,
 )
 
 #: After its last use, in seconds.
@@ -170,8 +170,8 @@ class ResponseRoutes:
             ResponseEvent,
         )
         kept = {
-            "GET": tells("A stored response", ResponseObject, 404),
-            "DELETE": tells("Delete a response", ResponseDeleted, 404),
+            "GET": returns("A stored response", ResponseObject, 404),
+            "DELETE": returns("Delete a response", ResponseDeleted, 404),
         }
         handlers = dict.fromkeys(kept, self._one)
         return {

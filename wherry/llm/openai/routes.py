@@ -38,7 +38,7 @@ from wherry.server.api import (
     generation,
     inference,
     respond,
-    tells,
+    returns,
     whole_page,
 )
 
@@ -84,8 +84,8 @@ class OpenAI:
         self._responses = ResponseRoutes(self._models)
 
     def routes(self) -> dict[str, Route]:
-        version = {"GET": tells("The server's version", VersionText)}
-        one = {"GET": tells("One of these models", OpenAIModel, 404, 503)}
+        version = {"GET": returns("The server's version", VersionText)}
+        one = {"GET": returns("One of these models", OpenAIModel, 404, 503)}
         shown = Operation(
             summary="A page to chat with the models", gives={"text/html": ANY_TEXT}, errors=(404,)
         )
@@ -103,7 +103,7 @@ class OpenAI:
     def _of_models(self) -> dict[str, Route]:
         # Paths without /v1 are where vLLM serves them.
         models = self._models
-        listed = {"GET": tells("The models that can answer OpenAI's requests", OpenAIModels)}
+        listed = {"GET": returns("The models that can answer OpenAI's requests", OpenAIModels)}
         return {
             MODELS: Route({"GET": self._list}, "metadata", operations=listed, needs=(*ABLE,)),
             "/v1/chat/completions": generation_route(

@@ -27,7 +27,7 @@ class Held(Generic[H]):
     """Counts what each connection holds, against a limit of all and one of each.
 
     Beyond the limit of all, the connection with the oldest bytes is cut off first: a byte taken now
-    and then does not make the rest younger. A connection beyond its own limit must be given no more
+    and then does not make the rest younger. A connection beyond its own limit must get no more
     to hold, and is cut off when nothing has been taken for a while.
     """
 
@@ -130,7 +130,7 @@ class _Account:
 class HeldBytes:
     """Counts what one connection holds of one kind, and has it noted once it is much.
 
-    `note` is given the count at each change; it returns whether the connection may hold no more.
+    `note` gets the count at each change; it returns whether the connection may hold no more.
     """
 
     __slots__ = ("_note", "_taken", "count", "is_full", "is_stuck")
@@ -152,7 +152,7 @@ class HeldBytes:
             self.is_stuck = self.is_full and not self._taken
 
     def close(self) -> None:
-        """Have nothing noted any more: the connection is gone."""
+        """Stop noting: the connection is gone."""
         self._note = None
 
 
@@ -192,7 +192,7 @@ class KeptBuffers:
         """`take` a buffer that was used before; None if none of this length is free."""
         buffers = self._buffers
         for number in range(len(buffers)):
-            # One that is much too large would keep more memory than it was asked for.
+            # One that is much too large would keep more memory than requested.
             fits = length <= buffers[number].nbytes <= 2 * length
             if fits and sys.getrefcount(buffers[number]) == _UNUSED:
                 self._taken.add(number)

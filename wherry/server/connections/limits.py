@@ -68,7 +68,7 @@ LEAST_REST: Final = 1 / 16
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Limits that go together, in bytes if they say no other unit."""
+    """Limits that go together, in bytes if the name has no other unit."""
 
     limits: Limits
     max_queue_bytes: int
@@ -77,7 +77,7 @@ class MemoryPlan:
 
     @property
     def full_bytes(self) -> int:
-        """What a server takes beside its models if clients want everything at once."""
+        """What a server takes beside its models if clients use all limits at once."""
         limits = self.limits
         return (
             limits.max_connections * CONNECTION_BYTES
@@ -101,8 +101,8 @@ def memory_plan(
 ) -> MemoryPlan:
     """Limits for a machine, or a control group, of `memory` bytes (None: not known).
 
-    What is given stays as it is, and the others share what it leaves of half the memory. `limits`
-    has what is no matter of memory; its max_connection_received_bytes may be 0: not given.
+    Limits that are set stay as they are, and the others share what these leave of half the memory.
+    `limits` has those that are not of memory; its max_connection_received_bytes may be 0: not set.
     """
     limits = limits or Limits()
     memory = ASSUMED_MEMORY if memory is None else memory
@@ -170,7 +170,7 @@ def never_for_connections() -> int:
 def raise_limit(connections: int) -> bool:
     """Raise the soft limit of open files as far as `connections` need it and the system allows.
 
-    False if `connections` do not fit all the same."""
+    False if `connections` do not fit even then."""
     soft, hard = _limits()
     # Each of several listeners may have `connections`.
     target = min(hard, max(soft, 4 * connections + 4 * MOST_RESERVED))

@@ -19,8 +19,8 @@ from wherry.server.connections.sockets import unacknowledged_by
 # How new connections are led to another process that listens on the same port: the kernel spreads
 # the connections of a port among the sockets that are bound to it with SO_REUSEPORT. A program
 # attached to these sockets decides instead; it can only name a socket by its place among them,
-# which the kernel does not tell. A connection to the port, made here, shows whether a place belongs
-# to this process. Handshakes that have begun are not asked again: they end where they have begun.
+# which the kernel does not expose. A connection to the port, made here, shows whether a place
+# belongs to this process. Handshakes that have begun do not move: they end where they have begun.
 
 #: Seconds for a connection to our own port: on this machine, but the loop may be busy.
 PROBE: Final = 1.0
@@ -100,7 +100,7 @@ async def _connect(listening: socket.socket) -> object:
             name = probe.getsockname()
             probe.shutdown(socket.SHUT_WR)
             # Its end is acknowledged by a connection that can be accepted, not by a handshake.
-            while unacknowledged_by(probe) != 0:  # noqa: ASYNC110 - the kernel tells no event
+            while unacknowledged_by(probe) != 0:  # noqa: ASYNC110 - the kernel has no event for it
                 await asyncio.sleep(0.001)
         return name
 
@@ -162,7 +162,7 @@ class Listening:
     ) -> None:
         """Take the address. OSError if it is taken.
 
-        `sock` is a bound socket, instead; `passed` says that other processes may have it, too.
+        `sock` is a bound socket, instead; `passed`: other processes may have it, too.
         With `reuse_port` other processes of this user may listen on the same port.
         """
         loop = asyncio.get_running_loop()

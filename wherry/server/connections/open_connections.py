@@ -22,7 +22,7 @@ class OpenConnection(Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        """When a sweep first saw that nothing is asked, owed or half read; None if something is."""
+        """When a sweep first saw no request open, owed or half read; None while there is one."""
 
     def make_room(self) -> bool:
         """Close at once, if nothing has come since it was found idle. Returns whether it closed."""
@@ -30,7 +30,7 @@ class OpenConnection(Protocol):
     def check(self, now: float) -> None: ...
 
     def drain(self) -> None:
-        """Finish what has begun, tell the client which request is the last, and close."""
+        """Finish what has begun, let the client know which request is the last, and close."""
 
     def end(self) -> None:
         """Take no more requests; close when the last answer is written."""
@@ -40,7 +40,7 @@ class OpenConnection(Protocol):
 
 
 RESERVE: Final = 64
-"""Connections beyond the limit, for questions about health. The oldest of them is closed first."""
+"""Connections beyond the limit, for requests about health. The oldest of them is closed first."""
 
 SCAN_INTERVAL: Final = 0.1
 """Seconds between two searches for idle connections: one costs a step for each connection."""
@@ -56,8 +56,8 @@ USED: Final = 5.0
 """Seconds for which a connection counts as used after its last request."""
 
 
-class MayAsk(Enum):
-    """What a new connection may ask."""
+class Admitted(Enum):
+    """The requests that a new connection is admitted for."""
 
     ANYTHING = auto()
     HEALTH = auto()  # there are too many: it is for probes
@@ -72,7 +72,7 @@ class OpenConnections(Generic[C]):
 
     With no connection there is no timer: an idle server uses no CPU. At the limit the one that has
     been idle for longest makes room for a new one. While none is idle, a few more are admitted,
-    which may ask about health and nothing else.
+    for requests about health only.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class OpenConnections(Generic[C]):
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
-    def admit(self, newest: C, transport: asyncio.BaseTransport) -> MayAsk:
+    def admit(self, newest: C, transport: asyncio.BaseTransport) -> Admitted:
         """Add a new connection. When there are too many, an idle one makes room."""
         self.open.add(newest)
         self.used += 1
@@ -109,18 +109,18 @@ class OpenConnections(Generic[C]):
         descriptor = -1 if sock is None else int(sock.fileno())
         lacks_descriptors = descriptor >= self._descriptors
         if len(self.open) <= self.limits.max_connections and not lacks_descriptors:
-            return MayAsk.ANYTHING
+            return Admitted.ANYTHING
         # The newest keeps its own descriptor even if another one makes room.
         if self._one_makes_room(newest) and descriptor < self._never:
-            return MayAsk.ANYTHING
+            return Admitted.ANYTHING
         if lacks_descriptors:
-            return MayAsk.NOTHING
+            return Admitted.NOTHING
         if len(self._reserve) >= RESERVE:
             oldest = next(iter(self._reserve))
             del self._reserve[oldest]
             oldest.abort()
         self._reserve[newest] = None
-        return MayAsk.HEALTH
+        return Admitted.HEALTH
 
     def _one_makes_room(self, newest: C) -> bool:
         """Close the connection that has been idle for longest; False if none is."""
@@ -154,7 +154,7 @@ class OpenConnections(Generic[C]):
     def drain(self, last_call: float) -> None:
         """Let each connection finish what it has begun, and close.
 
-        For `last_call` seconds a client may still send what it has not heard that it should not.
+        For `last_call` seconds a client that has not seen this yet may still send requests.
         """
         for connection in tuple(self.open):
             connection.drain()
@@ -176,8 +176,8 @@ class OpenConnections(Generic[C]):
         await self.all_closed()
 
     def note_unsent(self, connection: C, count: int) -> bool:
-        """Record that `count` bytes of answers wait for this client. Returns whether it must be
-        given no more."""
+        """Record that `count` bytes of answers wait for this client. Returns whether it must
+        get no more."""
         for one in self.holdings.unsent.note(connection, count, self.clock()):
             cut_off(one, "answers that it does not take need more memory than max_unsent_bytes")
         return self.holdings.unsent.is_full(connection)
@@ -191,7 +191,7 @@ class OpenConnections(Generic[C]):
 
     @property
     def too_many_text(self) -> str:
-        """Why a new connection may ask about health alone."""
+        """Why a new connection is admitted for health only."""
         return (
             f"the server has its limit of {self.limits.max_connections} connections, and none of"
             " them is idle; retry later, or raise max_connections"

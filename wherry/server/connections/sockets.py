@@ -140,18 +140,18 @@ def unacknowledged_by(sock: socket.socket) -> int | None:
 
 
 def was_reset(transport: asyncio.BaseTransport) -> bool:
-    """Whether the peer has reset the connection, which an event loop that does not read is not
-    told. False where it is unknown."""
+    """Whether the peer has reset the connection, which an event loop that does not read does not
+    notice. False where it is unknown."""
     sock: socket.socket = transport.get_extra_info("socket")
     try:
         state = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-    except (AttributeError, OSError):  # no Linux, or no TCP
+    except (AttributeError, OSError):  # not Linux, or not TCP
         return False
     return state[0] == _TCP_CLOSE
 
 
 def _count(sock: socket.socket, name: str) -> int | None:
-    """One of the kernel's counts of bytes; None if it does not tell."""
+    """One of the kernel's counts of bytes; None if it is not known."""
     try:
         import fcntl
         import termios

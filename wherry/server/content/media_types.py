@@ -52,9 +52,9 @@ class MediaType:
 
 
 def preferred(accept: str | None, offers: Sequence[str]) -> str | None:
-    """Return the media type among `offers` that an Accept header likes best; None: it takes none.
+    """Return the media type among `offers` that an Accept header prefers; None: it accepts none.
 
-    Of two that it likes the same, the earlier. Without a header, or with an empty one, the first.
+    Of two that it prefers equally, the earlier. Without a header, or with an empty one, the first.
     """
     if accept is None or not accept.strip():
         return offers[0]
@@ -94,7 +94,7 @@ def _ranges(accept: str) -> dict[str, float]:
 
 
 def _quality(text: str) -> float:
-    """A q-value; 0 for what is none."""
+    """A q-value; 0 for text that is not one."""
     try:
         weight = float(text)
     except ValueError:

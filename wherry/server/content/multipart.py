@@ -1,4 +1,4 @@
-"""Which named values has a request, be it a form, a file or a query string?
+"""Which named values does a request have, in a form, a file or a query string?
 
 python-multipart finds where each part begins and ends. A part's bytes are a view of the body: no
 file is copied here. Parts within parts (multipart/mixed) are bytes like any other.
@@ -32,7 +32,7 @@ MAX_VALUES: Final = 1024
 MAX_URLENCODED: Final = 2**20
 
 _OBJECTS: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{")
-#: Bytes that are looked at to tell a file from text: the headers of most formats have a zero.
+#: Bytes that are searched to distinguish a file from text: most formats have a zero in them.
 _BEGINNING: Final = 512
 _SEND_FILES: Final = (
     f"send a file with its own Content-Type (audio/wav, {OCTET_STREAM}), or as {FORM}"
@@ -40,7 +40,7 @@ _SEND_FILES: Final = (
 
 
 def named_values(head: RequestHead, body: Buffer) -> list[NamedValue] | None:
-    """The values of a body by their names, and those of the query string that it has not itself;
+    """The values of a body by their names, and those of the query string that it lacks;
     None: the body is JSON. InvalidRequest, UnsupportedMediaType."""
     content_type = head.headers.get("content-type") or None
     if content_type is None or content_type == JSON:
@@ -55,7 +55,7 @@ def named_values(head: RequestHead, body: Buffer) -> list[NamedValue] | None:
     if media is None:
         raise UnsupportedMediaType(f"Content-Type {quoted(content_type)} is not a media type")
     if media.is_json or (media.name == URLENCODED and begins_json(body)):
-        return None  # curl -d says that everything is a form
+        return None  # curl -d labels everything as a form
     values = _in_body(media, body)
     if not head.query:
         return values
@@ -75,8 +75,8 @@ def _in_body(media: MediaType, body: Buffer) -> list[NamedValue]:
             )
         if b"\0" in bytes(body[:_BEGINNING]).partition(b"=")[0]:
             raise InvalidRequest(
-                f"the body is not a form, though its Content-Type is {URLENCODED}, as curl says of"
-                f" everything; {_SEND_FILES}"
+                f"the body is not a form, though its Content-Type is {URLENCODED}, curl's"
+                f" default; {_SEND_FILES}"
             )
         return urlencoded(bytes(body), "the form")
     if media.name.startswith("multipart/"):
@@ -118,7 +118,7 @@ class NamedValue(msgspec.Struct):
 
     @property
     def is_file(self) -> bool:
-        """Whether its sender calls it a file, and no field of a form."""
+        """Whether its sender labels it as a file, not as a field of a form."""
         return self.filename is not None or self.name == ""
 
 
@@ -131,12 +131,12 @@ MAX_HEADER_BYTES: Final = 4096
 _ENCODINGS: Final = (b"", b"7bit", b"8bit", b"binary")
 _CHARSETS: Final = (b"", b"utf-8", b"utf8", b"us-ascii")
 
-#: The parser logs what it refuses: the client is told, and nobody else needs to be.
+#: The parser logs what it refuses, which only the client needs to know, from the answer.
 _SILENT: Final = logging.Logger("wherry.multipart", logging.CRITICAL + 1)
 
 
 def parts(body: Buffer, boundary: str, most: int) -> list[NamedValue]:
-    """The values of a body, of at most `most` parts. InvalidRequest says what is wrong with it."""
+    """The values of a body, of at most `most` parts. InvalidRequest if it is malformed."""
     if not 0 < len(boundary) <= MAX_BOUNDARY or not (boundary.isascii() and boundary.isprintable()):
         raise InvalidRequest(
             f"Content-Type multipart/form-data needs a boundary of 1 to {MAX_BOUNDARY} ASCII"
@@ -217,7 +217,7 @@ class PartReader:
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
         if not self._length:
-            # What looked like a boundary at the end of the piece before, and was none, comes from
+            # What looked like a boundary at the end of the piece before, but was not, comes from
             # a buffer of the parser's own: it lies right before this piece.
             self._start = self._offset + (start if data is self._piece else start - end)
         self._length += end - start

@@ -1,8 +1,8 @@
 """Which bytes does a URL or a text in base64 stand for, and may the server fetch them for a client?
 
 A server that fetches what strangers name can be used to reach what only it can reach. So it does
-so only if it is told to; a name is looked up once, the connection goes to that very address, each
-redirect is checked anew, and nothing of the server's own (cookies, keys, proxies) goes along.
+so only if the operator allows it; a name is looked up once, the connection goes to that very
+address, each redirect is checked anew, and no cookies, keys or proxies of the server go along.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def decoded(text: str) -> bytes:
         raise ValueError(_reason(text, str(error))) from None
 
 
-#: Characters of a wrong text of which binascii says the reason: it lets no other thread run.
+#: The longest wrong text, in characters, that binascii checks for the reason: it holds the GIL.
 _REASONED: Final = 2**20
 
 
@@ -65,7 +65,7 @@ def _reason(text: str, reason: str) -> str:
     return reason
 
 
-#: What of IPv6 is given out to be used in public, and parts of it that lead elsewhere: to IPv4
+#: The part of IPv6 that is allocated for public use, and parts of it that lead elsewhere: to IPv4
 #: (6to4, Teredo), or nowhere (documentation).
 _GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 _NOT_PUBLIC_6: Final = tuple(
@@ -189,7 +189,7 @@ class InputUrls:
     def read(self, url: str, most: int) -> Fetched | None:
         """Return the bytes of a data URL, of at most `most`; None for a URL that may be fetched.
 
-        InvalidRequest says why there are none, RequestTooLarge that there are more.
+        InvalidRequest if it is malformed or refused, RequestTooLarge if it has more bytes.
         """
         if url[:5].lower() == "data:":
             if not self._data:
@@ -204,7 +204,7 @@ class InputUrls:
         """Return the bytes of a URL that `read` let pass, of at most `most`. Blocks until then or
         until `fetching` ends, but for the time that the system takes to look up a name.
 
-        InvalidRequest says why it cannot be had, RequestTooLarge that it has more bytes.
+        InvalidRequest if it cannot be fetched, RequestTooLarge if it has more bytes.
         """
         for _ in range(MAX_REDIRECTS + 1):
             found = self._get(url, most, fetching)
@@ -238,7 +238,7 @@ class InputUrls:
 
     def _allowed(self, url: str) -> tuple[SplitResult, str, int, str, bool]:
         """`_checked`, and whether its origin is one of the operator's. InvalidRequest if neither
-        that nor a public address may be asked."""
+        those nor public addresses are allowed."""
         parts, host, port, path = _checked(url)
         trusted = (parts.scheme, host, port) in self._origins
         if not trusted and not self._public:
@@ -300,7 +300,7 @@ def _off(what: str, value: str) -> str:
 
 
 def _checked(url: str) -> tuple[SplitResult, str, int, str]:
-    """The parts of a URL that may be asked for: host, port, path with query."""
+    """The parts of a URL that can be fetched: host, port, path with query."""
     wrong = InvalidRequest(f"cannot fetch the URL {quoted(url)}")
     if len(url) > MAX_URL or not (url.isascii() and url.isprintable()) or " " in url:
         raise wrong

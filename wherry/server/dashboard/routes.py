@@ -15,7 +15,7 @@ from wherry.server.dashboard.numbers import NumbersReader, Sample
 from wherry.server.dashboard.requests import RecentRequests
 from wherry.server.http.answers import CONTENT_TYPE, UNBUFFERED, respond
 from wherry.server.http.exchange import Exchange, Headers
-from wherry.server.http.route import ANY_TEXT, Operation, Route, tells
+from wherry.server.http.route import ANY_TEXT, Operation, Route, returns
 from wherry.server.http.route import EVENTS as EVENT_STREAM
 from wherry.server.v2.common import Common
 
@@ -142,7 +142,7 @@ def _changes(sample: Sample, before: Sample) -> bytes:
 
 
 START_PAGE: Final = Operation(summary="The start page", gives={"text/html": ANY_TEXT})
-ALL_NUMBERS: Final = tells(
+ALL_NUMBERS: Final = returns(
     "The dashboard's numbers, now",
     {"type": "object", "required": ["at", "server", "models"]},
 )
@@ -155,7 +155,7 @@ CHANGES: Final = Operation(
 )
 
 
-PAST: Final = tells(
+PAST: Final = returns(
     "The figures of the last fifteen minutes, second by second",
     {"type": "object", "required": ["at", "figures", "totals", "models"]},
     404,
@@ -167,7 +167,7 @@ PAST: Final = tells(
 )
 
 
-LATEST: Final = tells(
+LATEST: Final = returns(
     "The latest requests and their times",
     {"type": "object", "required": ["at", "keeps", "left_out", "batches"]},
     400,

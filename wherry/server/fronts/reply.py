@@ -60,7 +60,7 @@ class ForwardedCall(Rpc):
         take, which is little of what is passed on."""
         if not self.ended:
             self._send_part(CallResponsePart(self._id, b"".join(message)))
-            self.tell(sent)
+            self.call_back(sent)
 
     def finish(self) -> None:
         self._end(CallResponsePart(self._id, None, "OK"))

@@ -119,8 +119,8 @@ class Call(Rpc):
         self._owner.fed.add(self)
 
     def _agrees(self, request: RequestMessages, count: int, ends: bool) -> bool:
-        """Whether `count` more bytes agree with content-length. If not, the stream is reset: who
-        has passed this on may have seen another end of it (RFC 9113, 8.1.1)."""
+        """Whether `count` more bytes agree with content-length. If not, the stream is reset: a
+        proxy in between may have seen another end of it (RFC 9113, 8.1.1)."""
         assert request.to_come is not None
         request.to_come -= count
         if request.to_come < 0 or (ends and request.to_come):
@@ -137,7 +137,7 @@ class Call(Rpc):
         return self._request
 
     def place(self) -> memoryview | None:
-        """Return room for the next bytes of a message, of which `placed` must be told."""
+        """Return room for the next bytes of a message; call `placed` with their number."""
         return None if self._request is None or self.ended else self._request.assembly.place()
 
     def placed(self, count: int, ends: bool) -> None:
@@ -187,13 +187,13 @@ class Call(Rpc):
         """Give a message to the application, or keep it until the call begins."""
         if self.method.takes_stream:
             self._owner.reading.turns.spend(CALL_WORK)
-            self.tell(self.on_message, message)
+            self.call_back(self.on_message, message)
         else:
             self.message = message
 
     def take_end(self) -> None:
         if self.method.takes_stream:
-            self.tell(self.on_half_close)
+            self.call_back(self.on_half_close)
         else:
             self._owner.begin(self)
 
@@ -208,7 +208,7 @@ class Call(Rpc):
     def refuse(self, code: str, text: str, metadata: Metadata = ()) -> None:
         """Fail the call and cancel the application's work for it: its stream is read no further."""
         if not self.ended:
-            self.tell(self.on_leave)
+            self.call_back(self.on_leave)
             self.fail(code, text, metadata)
 
     def expire(self, now: float, timeout: float) -> None:
@@ -238,11 +238,11 @@ class Call(Rpc):
     def send(self, *message: Buffer, sent: Callable[[], None] | None = None) -> None:
         if self.ended:
             return
-        if self.takes_nothing:  # in the next turn: the application is not told while it sends
+        if self.takes_nothing:  # in the next turn: not while the application sends
             loop = asyncio.get_running_loop()
             loop.call_soon(self._owner.stream_fault, self.id, frames.ENHANCE_YOUR_CALM)
         else:
-            self.response.send(message, sent and partial(self.tell, sent))
+            self.response.send(message, sent and partial(self.call_back, sent))
 
     @property
     def takes_nothing(self) -> bool:

@@ -1,6 +1,6 @@
 """How do the bytes of a connection become frames, however the network has cut them?
 
-Without I/O: `buffer` says where the next bytes go, and `received` reads them. `Streams` gets DATA
+Without I/O: `buffer` is where the next bytes go, and `received` reads them. `Streams` gets DATA
 as it comes, and all other frames whole.
 """
 
@@ -30,7 +30,7 @@ _PARTS: Final = frames.END_HEADERS | frames.PADDED | frames.WITH_PRIORITY
 def receive_buffer() -> memoryview:
     """Make the buffer that all connections of one event loop read into.
 
-    They can share it because a loop hands a filled buffer over before it asks for the next. The
+    They can share it because a loop hands a filled buffer over before it requests the next. The
     rest of one read is put in front of the next: at most a part of a frame's head, or the preface.
     """
     return memoryview(bytearray(len(frames.PREFACE) + RECEIVE_BYTES))

@@ -53,7 +53,7 @@ class _Fault(Exception):
 
 
 class ConnectionFault(_Fault):
-    """The client broke the protocol: the connection ends with a GOAWAY that says so."""
+    """The client broke the protocol: the connection ends with a GOAWAY for this reason."""
 
 
 class StreamFault(_Fault):
@@ -124,7 +124,7 @@ def header_fragment(flags: int, payload: bytes) -> bytes:
 
 
 def widened(window: int, increment: int, fault: type[ConnectionFault] | type[StreamFault]) -> int:
-    """The window after a WINDOW_UPDATE. `fault` if there can be no such window."""
+    """The window after a WINDOW_UPDATE. `fault` if it is not possible."""
     increment &= MAX_WINDOW
     if not increment:
         raise fault(PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
@@ -165,7 +165,7 @@ class ShutdownPhase(Enum):
 class GracefulShutdown:
     """Makes the two GOAWAY frames of a graceful shutdown (RFC 9113, 6.8), and knows its phase.
 
-    The first GOAWAY asks the client to open no more calls, with a PING behind it. The client's
+    The first GOAWAY has the client open no more calls, with a PING behind it. The client's
     answer shows that it has read both, so the second GOAWAY can name the last call that is served.
     """
 

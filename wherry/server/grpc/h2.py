@@ -20,7 +20,7 @@ from typing import Final, cast
 from wherry.server.calls.offload import Offload
 from wherry.server.connections.held import HeldBytes, Holdings, KeptBuffers
 from wherry.server.connections.limits import Limits
-from wherry.server.connections.open_connections import MayAsk, OpenConnection, OpenConnections
+from wherry.server.connections.open_connections import Admitted, OpenConnection, OpenConnections
 from wherry.server.connections.sockets import address_text, has_unread
 from wherry.server.grpc import frames, heads
 from wherry.server.grpc.call import STREAM_WINDOW, Call
@@ -89,7 +89,7 @@ class ConnectionTimeouts:
         return TimeoutAction.NONE
 
 
-#: Seconds that a client has for its first calls before it is told that the server stops.
+#: Seconds that a client has for its first calls before the GOAWAY of a server that stops.
 SETTLED: Final = 0.1
 _KEEPALIVE_PING: Final = frames.frame(frames.PING, 0, 0, b"keepaliv")
 
@@ -97,8 +97,7 @@ _KEEPALIVE_PING: Final = frames.frame(frames.PING, 0, 0, b"keepaliv")
 class Connections(OpenConnections["Connection"]):
     """All open connections of one listener, and what they share.
 
-    `clock` may be a test's own. `ended` is told of each call that was begun, with its client's
-    address.
+    `clock` may be a test's own. `ended` gets each call that was begun, with its client's address.
     """
 
     def __init__(
@@ -154,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._make_parts(cast(asyncio.Transport, transport))
         shared = self._shared
-        may_ask = shared.admit(self, transport)
+        admitted = shared.admit(self, transport)
         self._sender.write(
             frames.settings({
                 frames.MAX_CONCURRENT_STREAMS: MAX_CALLS,
@@ -164,11 +163,11 @@ class Connection(asyncio.BufferedProtocol):
             })
             + frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW)
         )  # fmt: skip
-        if may_ask is MayAsk.NOTHING:
+        if admitted is Admitted.NOTHING:
             self._fail(frames.ENHANCE_YOUR_CALM, "too many connections; raise the limit of files")
             transport.close()
             return
-        if may_ask is MayAsk.HEALTH:
+        if admitted is Admitted.HEALTH:
             self.streams.check_path = self._only_vital
         if shared.draining:
             self.drain()
@@ -275,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """Finish the calls that have begun, and those that are on their way; then close.
 
-        A connection that is new is told later: gRPC's C core, if a GOAWAY comes together with the
+        A new connection gets its GOAWAY later: gRPC's C core, if a GOAWAY comes together with the
         first SETTINGS, goes on to begin calls on a closed connection for ever.
         """
         young = SETTLED - (self._shared.clock() - self._shutdown.since)
@@ -306,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def idle_since(self) -> float | None:
-        """When the last call was begun; None if something is asked, owed or half read."""
+        """When the last call was begun; None if a call is open, owed or half read."""
         is_busy = self._sender.closed or self.owes or not self._reader.is_between
         return None if is_busy else self.streams.begun_at
 

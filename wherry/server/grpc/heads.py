@@ -1,6 +1,6 @@
-"""What do the header blocks of a call say: the request's, the response's and the trailers?
+"""What do the header blocks of a call mean: the request's, the response's and the trailers?
 
-What gRPC means by the headers of HTTP/2; streams are not known here.
+gRPC's use of the headers of HTTP/2; streams are not known here.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _sorted(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], dict[bytes, 
 
 
 def _content_length(text: bytes | None) -> int | None:
-    """A field that came twice is refused, too: who took the other one would see another end."""
+    """A field that came twice is refused, too: a proxy that took the other one sees another end."""
     if text is None:
         return None
     if not _LENGTH.fullmatch(text):

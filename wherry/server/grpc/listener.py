@@ -43,7 +43,7 @@ class GrpcListener:
         holdings: Holdings[OpenConnection] | None = None,
         offload: Offload | None = None,
     ) -> None:
-        """`ended` is told of each call that has ended, with its client's address."""
+        """`ended` gets each call that has ended, with its client's address."""
         self._application = application
         self._access_log = access_log
         self._ended = ended
@@ -79,7 +79,7 @@ class GrpcListener:
         reuse_port: bool = False,
         serve: bool = True,
     ) -> None:
-        """Take the address and, unless `serve` says later, calls from now on.
+        """Take the address and, unless `serve` is False, calls from now on.
 
         Port 0 takes a free one. `sock` is an open socket, instead. With `reuse_port` other
         processes of this user may listen on the same port. `ssl` must offer "h2" (ALPN), as gRPC

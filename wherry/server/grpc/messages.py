@@ -122,7 +122,7 @@ class Assembly:
                 self._filled = 0
 
     def place(self) -> memoryview | None:
-        """Return room for the next bytes of a message, of which `placed` must be told."""
+        """Return room for the next bytes of a message; call `placed` with their number."""
         return None if self._message is None else self._message[self._filled :]
 
     def placed(self, count: int) -> Iterator[Message]:

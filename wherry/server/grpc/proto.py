@@ -1,4 +1,4 @@
-"""Which messages and methods does a .proto file describe, and how is it told to protobuf's tools?
+"""Which messages and methods does a .proto file describe, and how do protobuf's tools get them?
 
 Reads the part of the language that our own files use (proto3: messages, enums, maps, oneofs,
 services), so that the files are the one description of the wire: for this server, for readers, and
@@ -204,7 +204,7 @@ def _expect(tokens: Iterator[str], expected: str) -> None:
         raise ValueError(f"expected {expected!r} in a .proto file, not {word!r}")
 
 
-# What protobuf's tools are told (descriptor.proto): the reverse of protoc's work.
+# The descriptors for protobuf's tools (descriptor.proto): the reverse of protoc's work.
 
 _TYPES: Final = {
     "double": 1, "float": 2, "int64": 3, "uint64": 4, "int32": 5, "bool": 8, "string": 9,

@@ -82,7 +82,7 @@ class RequestMessages:
         self._one = one
         self._kept: Buffer | None = None  # the one
         self.assembly = Assembly(reading.max_bytes, reading.buffers)
-        #: Bytes that are still to come by the content-length; None: the client gave none.
+        #: Bytes that are still to come by the content-length; None: the client sent none.
         self.to_come: int | None = None
         self._paused = False
         self._waiting: deque[Message] = deque()

@@ -131,10 +131,10 @@ class Rpc(ABC):
     # For transports
 
     def leave(self) -> None:
-        """End the call because the client has gone: tell the application, unless it has ended."""
+        """End the call because the client has gone; notify the application, unless it has ended."""
         if not self.ended:
             self.ended = True
-            self.tell(self.on_leave)
+            self.call_back(self.on_leave)
         self.forget()
 
     def forget(self) -> None:
@@ -143,13 +143,13 @@ class Rpc(ABC):
         self.ended = True
         self.on_message = self.on_half_close = self.on_leave = None
 
-    def tell(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
-        """Call back. An exception ends this call, not the connection."""
+    def call_back(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
+        """An exception of `callback` ends this call, not the connection."""
         if callback is None:
             return
         try:
             callback(*arguments)
-        except Exception as error:  # noqa: BLE001 - a bug of ours: said, and the call fails
+        except Exception as error:  # noqa: BLE001 - a bug of ours: logged, and the call fails
             report(f"a callback of {self!r} failed", error)
             self.fail("INTERNAL", "internal error; the server's log has it")
 
@@ -167,7 +167,7 @@ class Application(Protocol):
     def __call__(self, rpc: Rpc) -> None: ...
 
     def drain(self) -> None:
-        """Stop being ready, and tell the calls that watch this: the server stops."""
+        """Stop being ready, and notify the calls that watch health: the server stops."""
 
     def end_streams(self) -> None:
         """End the calls that a client may keep open, once what they have begun is answered."""
@@ -196,7 +196,7 @@ def status_of(rpc: Rpc, error: Exception) -> tuple[str, str, Metadata]:
     words = rpc.metadata.words
     code, text = (error.grpc_code, text_of(error)) if words is None else words(error)
     if code == "DEADLINE_EXCEEDED":
-        # What a client's own clock says, which ends the call as often: its users look for that.
+        # As a client's own clock words it, which ends the call as often: its users look for that.
         text = f"Deadline Exceeded: {text}"
     # It may quote anything: a huge name, or lone surrogates, which are not UTF-8.
     data = text.encode(errors="replace")

@@ -63,7 +63,7 @@ class FrameSender:
         self.paused = False
         #: Whether the connection has ended, so that what is written is dropped.
         self.closed = False
-        #: Bytes that the transport was given, and those held back.
+        #: Bytes written to the transport, and those held back.
         self.written = 0
         #: Bytes of messages that wait for the client, and those in a transport that is full.
         self.unsent = unsent
@@ -188,7 +188,7 @@ class FrameSender:
             self._release()
 
     def note_buffered(self) -> None:
-        """Count what the transport holds, if that is so much that it has asked for a pause."""
+        """Count what the transport holds, if that is so much that it has paused the writing."""
         held = self.buffered if self.paused else 0
         self.unsent.add(held - self._in_transport)
         self._in_transport = held

@@ -32,7 +32,7 @@ class Serving:
     coding: str
     clock: Callable[[], float]
     reading: MessageReading
-    #: Told of each call that has ended and the application had, with the client's address.
+    #: Called for each call that the application got, when it has ended, with the client's address.
     ended: Callable[[str, Call], None] | None = None
     calls: int = 0
 
@@ -40,7 +40,7 @@ class Serving:
 class StreamIds:
     """Remembers the last stream that the client has begun, and those that the server ended first.
 
-    Frames of those may still come, as the client has not heard of it yet; frames of other streams
+    Frames of those may still come, until the client learns of it; frames of other streams
     that are not open are faults.
     """
 
@@ -108,7 +108,7 @@ class Streams:
         self.received = received
         #: Raises heads.Refusal for paths that are not served on this connection.
         self.check_path: Callable[[str], None] | None = None
-        #: When the application was last given a call.
+        #: When the application last got a call.
         self.begun_at = serving.clock()
 
     # HEADERS
@@ -260,7 +260,7 @@ class Streams:
             self._ids.cut_off(stream_id)
         else:
             self._drop(call)
-        # A client may open too many calls before it has heard of the limit.
+        # A client may open too many calls before it knows the limit.
         self._work.note_reset(1 if code == frames.REFUSED_STREAM else RESETS_OF_A_FAULT)
 
     # Calls

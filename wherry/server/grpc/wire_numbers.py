@@ -33,7 +33,7 @@ INTEGERS: Final = {
 
 
 class Malformed(InvalidRequest):
-    """The bytes are not a message of the wanted kind."""
+    """The bytes are not a message of the expected kind."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(
@@ -141,7 +141,7 @@ def read_block(data: memoryview, position: int, end: int) -> tuple[int, int]:
     else:
         size, position = read_varint(data, position, end)
     if size > end - position:
-        raise Malformed(f"a field says that it has {size} bytes, but only {end - position} follow")
+        raise Malformed(f"a field has the length {size} bytes, but only {end - position} follow")
     return position, position + size
 
 

@@ -58,7 +58,7 @@ class TurnBudget:
 
     def spend(self, work: int) -> None:
         self.spent += work
-        # The callback has a cost, too: it is asked for only in turns with much work.
+        # The callback has a cost, too: it is scheduled only in turns with much work.
         if self.spent >= TURN_WORK // 4 and not self._resets:
             self._resets = True
             asyncio.get_running_loop().call_soon(self._reset)

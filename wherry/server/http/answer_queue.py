@@ -1,4 +1,4 @@
-"""How do answers, given in any order, leave in the order of their requests?"""
+"""How do answers, which come in any order, leave in the order of their requests?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JOINED_BYTES: Final = 64 * 2**10
 class AnswerQueue:
     """The answers that one connection owes, in the order of its requests.
 
-    The first one is written as it is given; those behind it are kept.
+    The first one is written as it comes; those behind it are kept.
     """
 
     __slots__ = (
@@ -52,8 +52,8 @@ class AnswerQueue:
         max_pipelined: int,
         note_unsent: Callable[[int], bool],
     ) -> None:
-        """`note_unsent` is told how many bytes the client has not taken, and says whether these
-        are more than one client may hold."""
+        """`note_unsent` gets the number of bytes that the client has not taken, and returns whether
+        these are more than one client may hold."""
         self._transport = transport
         self._write_gathered = gathered_write(transport)
         #: Answers that may be owed before no more requests should be taken.
@@ -125,7 +125,7 @@ class AnswerQueue:
 
     def finish(self, exchange: PipelinedExchange, rest: bytes) -> None:
         """Write `rest`, with which the answer of `exchange` is complete, and the answers behind it
-        as far as they are given; or keep it until its turn comes."""
+        as far as they have come; or keep it until its turn comes."""
         exchanges = self.exchanges
         if exchanges[0] is not exchange:
             if rest:
@@ -235,7 +235,7 @@ class PipelinedExchange(Exchange):
         buffers = (body,) if type(body) is bytes else cast(Sequence[Buffer], body)
         length = total_bytes(buffers)
         head += b"\r\n" if status in BODILESS else b"Content-Length: %d\r\n\r\n" % length
-        if self._bodiless or status in BODILESS:  # to HEAD it says how long the body would be
+        if self._bodiless or status in BODILESS:  # for HEAD: the length of the body alone
             return head
         if length <= JOINED_BYTES:
             return b"".join((head, *buffers))
@@ -276,7 +276,7 @@ class PipelinedExchange(Exchange):
         return self._connection.answers.writing_paused or bool(self._early)
 
     def take_turn(self) -> bool:
-        """Write what is given of this answer, the first now; return whether it is all."""
+        """Write what has come of this answer, the first now; return whether it is all."""
         early, self._early = self._early, None
         if early:
             self._keep(-total_bytes(early))
@@ -290,7 +290,7 @@ class PipelinedExchange(Exchange):
         return self._connection.refusal_form(self.request.path, status, message)
 
     def be_the_last(self) -> None:
-        """Read nothing behind this request, and say `Connection: close` in the answer."""
+        """Read nothing behind this request, and send `Connection: close` in the answer."""
         self._connection.close_after(self)
 
     def leave(self) -> None:

@@ -39,7 +39,7 @@ def respond(
     headers: Headers = (),
     compress: bool = True,
 ) -> None:
-    """Answer in one piece: with the client's request id, compressed if the client wants that."""
+    """Answer in one piece: with the client's request id, compressed if the client accepts that."""
     request_headers = exchange.request.head.headers
     if "x-request-id" in request_headers and (request_id := client_request_id(request_headers)):
         headers = (*headers, ("X-Request-Id", request_id))
@@ -50,7 +50,7 @@ def respond(
 
 
 def respond_json(exchange: Exchange, value: Any) -> None:
-    # As Triton: its asyncio client asks for gzip everywhere, and unpacks the answers of infer only.
+    # As Triton: its asyncio client accepts gzip everywhere, and unpacks the answers of infer only.
     respond(exchange, encode_json(value), compress=False)
 
 
@@ -80,7 +80,7 @@ def describe(exchange: Exchange, error: Exception) -> tuple[int, str, Headers]:
 def packed(
     body: Body, accept_encoding: str, most: int, *, least: int = MIN_BYTES
 ) -> tuple[Body, Headers]:
-    """Compress a body if the client accepts it; return it with the headers that say so.
+    """Compress a body if the client accepts it; return it with the headers for that.
 
     Below `least` bytes, and above `most`, it stays as it is.
     """
@@ -98,7 +98,7 @@ def packed(
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 #: Proxies must hand events on one by one, as they come.
 UNBUFFERED = (("Cache-Control", "no-store"), ("X-Accel-Buffering", "no"))
-#: Seconds without an event after which a comment says that the stream lives: proxies close
+#: Seconds without an event after which a comment shows that the stream lives: proxies close
 #: connections on which nothing moves, often after 60 seconds.
 PING_INTERVAL: Final = 15.0
 PING: Final = b": ping\n\n"

@@ -21,7 +21,7 @@ from wherry.server.calls.client_text import text_of
 Body = bytes | Sequence[Buffer]
 Headers = Sequence[tuple[str, str]]
 JSON: Final = "application/json"
-#: Of a refusal, where nothing is known of when the request would be taken.
+#: Of a refusal, where it is not known when the request would be taken.
 SOON: Final = ("Retry-After", "1")
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -68,7 +68,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     body: Buffer = b""
     peer: str | None = None
     caller: str = ""
-    #: What it is called where its client does not say; "" until that is asked for.
+    #: Its id where the client sent none; "" until it is needed.
     own_id: str = ""
 
     def __repr__(self) -> str:
@@ -161,7 +161,7 @@ class Exchange(ABC):
     # For transports
 
     def leave(self) -> None:
-        """Tell the application that the client has left, unless the answer is complete."""
+        """Notify the application that the client has left, unless the answer is complete."""
         if self._phase is WAITING or self._phase is STREAMING:
             self._phase = LEFT
             callback, self.on_disconnect, self.on_drain = self.on_disconnect, None, None
@@ -169,7 +169,7 @@ class Exchange(ABC):
                 self._call(callback)
 
     def drained(self) -> None:
-        """Tell the application that the client has taken what was sent, if it waits for that."""
+        """Notify the application that the client has taken what was sent, if it waits for that."""
         if self.on_drain is not None and not self.congested:
             self._call(self.on_drain)
 
@@ -183,7 +183,7 @@ class Exchange(ABC):
     def _call(self, callback: Callable[[], None]) -> None:
         try:
             callback()
-        except Exception as error:  # noqa: BLE001 - the other exchanges must still be told
+        except Exception as error:  # noqa: BLE001 - the other exchanges must still be notified
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"a callback of {self!r} failed", "exception": error}
             )

@@ -64,7 +64,7 @@ class Listener:
         reuse_port: bool = False,
         serve: bool = True,
     ) -> None:
-        """Take the address and, unless `serve` says later, accept connections from now on.
+        """Take the address and, unless `serve` is False, accept connections from now on.
 
         Port 0 takes a free one; host None means all interfaces. With `reuse_port` other processes
         of this user may listen on the same port. OSError if the address is taken.
@@ -117,7 +117,7 @@ class Listener:
     async def drain(
         self, drain_timeout: float | None, last_call: float = 0.0, *, accept_until: float = 0.0
     ) -> None:
-        """`Listening.drain`. The last answer of each connection says that it is the last."""
+        """`Listening.drain`. The last answer of each connection has `Connection: close`."""
         name, self._unix_name = self._unix_name, None
         if name is not None:
             await asyncio.to_thread(name.remove)

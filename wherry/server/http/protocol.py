@@ -16,7 +16,7 @@ from typing import cast
 
 from wherry.server.connections.held import FREE_BYTES, Holdings, KeptBuffers
 from wherry.server.connections.limits import Limits
-from wherry.server.connections.open_connections import MayAsk, OpenConnection, OpenConnections
+from wherry.server.connections.open_connections import Admitted, OpenConnection, OpenConnections
 from wherry.server.connections.sockets import address_text, has_unread
 from wherry.server.http.answer_queue import AnswerQueue, PipelinedExchange
 from wherry.server.http.exchange import (
@@ -72,7 +72,7 @@ class HttpConnections(OpenConnections["HttpConnection"]):
         self.heads = RememberedHeads(partial(ordinary_head, self.rules))
         self.buffers = KeptBuffers()
         self.turns = Turns()
-        # Safe to share: both loops hand a filled buffer over before they ask for the next one.
+        # Safe to share: both loops hand a filled buffer over before they request the next one.
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.first_lines = FirstLines()
         self.timeouts = timeouts(limits)
@@ -88,7 +88,7 @@ class HttpConnections(OpenConnections["HttpConnection"]):
         exchange.respond(503, exchange.refusal(503, self.too_many_text), headers=[SOON])
 
     def drain(self, last_call: float) -> None:
-        """Say `Connection: close` in the answer to the last request that has arrived; close a
+        """Send `Connection: close` in the answer to the last request that has arrived; close a
         connection that is idle for `last_call` seconds."""
         self.last_call_until = self.clock() + last_call
         self.timeouts = timeouts(self.limits, last_call)
@@ -154,10 +154,10 @@ class HttpConnection(asyncio.Protocol):
         self._closing = LingeringClose(transport, limits.max_body_bytes)
         self._half_closed: HalfClosed | None = None
         self._waits = Waits(transport, self._reader, self.answers, self.intake, shared.clock())
-        may_ask = shared.admit(self, transport)
-        if may_ask is MayAsk.HEALTH:
+        admitted = shared.admit(self, transport)
+        if admitted is Admitted.HEALTH:
             self._application = shared.health_only
-        elif may_ask is MayAsk.NOTHING:
+        elif admitted is Admitted.NOTHING:
             text = (
                 f"the server has its limit of {len(shared.open) - 1} connections;"
                 " retry later, or raise max_connections and the limit of open files"
@@ -330,7 +330,7 @@ class HttpConnection(asyncio.Protocol):
         self._reader.stop()
         self.ends = True
 
-    # What the listener asks: see OpenConnection
+    # What the listener calls: see OpenConnection
 
     @property
     def owes(self) -> bool:
@@ -348,7 +348,7 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     def drain(self) -> None:
-        self._reader.one_by_one = True  # so that the last answer can say that it is the last
+        self._reader.one_by_one = True  # so that the last answer has `Connection: close`
         self.ends = True
 
     def end(self) -> None:

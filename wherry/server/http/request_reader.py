@@ -45,7 +45,7 @@ BETWEEN, HEAD, BODY, OVER = ReadState
 class RequestReader:
     """Reads the requests of one connection, and calls `deliver(request, http10)` for each.
 
-    `state` is OVER after the last request that the client wants answered, and after `stop`, which
+    `state` is OVER after the client's last request, and after `stop`, which
     must follow a `Refused`. A request with a remembered head never reaches the parser: see
     `take_known`. The methods `on_...` are for the parser only.
     """
@@ -98,7 +98,7 @@ class RequestReader:
         self.direct: memoryview | None = None
         self._small: bytes | bytearray = b""  # the body, unless it has a buffer of its own
         self._large: LargeBody | None = None
-        self._fed_bytes = 0  # given to the parser since the last progress it made
+        self._fed_bytes = 0  # fed to the parser since its last progress
         self._lines = lines = HeadLines(rules)
         self.on_header = lines.add_header
         self._head: RequestHead | None = None  # once it has come
@@ -167,7 +167,7 @@ class RequestReader:
                     break
                 except httptools.HttpParserUpgrade as upgrade:
                     # The parser takes any upgrade as granted and leaves the body unread. We ignore
-                    # it, as we may: the head is read again as if it had not asked.
+                    # it, as HTTP allows: the head is read again without it.
                     data = data[upgrade.args[0] :]
                 lines = self._lines.without_upgrade(
                     persistent=self._persistent, http10=self._http10
@@ -254,7 +254,7 @@ class RequestReader:
             # not: now be exact.
             rules.head_bytes(lines.url, headers, lines.joined_bytes)
         self._persistent = parser.should_keep_alive()
-        # Asking for the version is slow, and this much is true of HTTP/1.1 alone.
+        # Reading the version is slow, and this much is true of HTTP/1.1 alone.
         self._http10 = False
         if not self._persistent or "connection" in headers:
             self._http10 = rules.version(parser.get_http_version())
@@ -358,7 +358,7 @@ class HeadLines:
     def clear(self) -> None:
         self.url = b""
         self.headers: dict[str, str] = {}
-        #: What repeated headers were longer than they are when joined.
+        #: Bytes that joining repeated headers has saved.
         self.joined_bytes = 0
 
     def add_header(self, name: bytes, value: bytes) -> None:
@@ -372,7 +372,7 @@ class HeadLines:
             headers[key] = value.decode("latin-1")
 
     def without_upgrade(self, *, persistent: bool, http10: bool) -> bytes:
-        """The head behind the method, as if it had not asked for an upgrade."""
+        """The head behind the method, without the upgrade."""
         kept = {name: value for name, value in self.headers.items() if name != "upgrade"}
         kept["connection"] = "keep-alive" if persistent else "close"
         lines = header_lines(list(kept.items()))
@@ -401,7 +401,7 @@ class LargeBody:
 
 def ordinary_head(rules: RequestRules, data: bytes) -> RequestHead | None:
     """Read a head as any other. None if it is refused, or is not the head of a request after which
-    the connection stays open, and whose body has a length that it says.
+    the connection stays open, and whose body has a known length.
 
     What is returned depends on nothing but `data` and the settings of `rules`.
     """

@@ -28,7 +28,7 @@ class RememberedHeads:
 
     A head is remembered when it comes for the second time: heads that differ in each request, by an
     id or a trace, are not kept. With equal bytes the outcome of every check of a head is equal, as
-    the checks ask nothing but the head and the listener's settings.
+    the checks depend on nothing but the head and the listener's settings.
     """
 
     def __init__(self, read: Callable[[bytes], RequestHead | None]) -> None:

@@ -1,4 +1,4 @@
-"""Who answers a path, and how is it described?"""
+"""Which handler answers a path, and how is it described?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXT: Final = "text/plain"
 EVENTS: Final = "text/event-stream"
 BINARY: Final = "application/octet-stream"
 
-#: Text of which nothing more is said, and none.
+#: Bodies without a schema: a file, any text, no text.
 FILE: Final[Json] = {"type": "string", "format": "binary", "contentMediaType": BINARY}
 ANY_TEXT: Final[Json] = {"type": "string"}
 NO_TEXT: Final[Json] = {"type": "string", "maxLength": 0}
@@ -51,7 +51,7 @@ class Operation:
     parameters: tuple[Json, ...] = ()
     #: Examples of the body by media type, each with its name.
     examples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: Where the summary of the group does not say it: the part of the document that it belongs to.
+    #: The part of the document that it belongs to, unless that is its group's.
     tag: str = ""
     #: Its name in clients that are generated; "": from its method and path.
     id: str = ""
@@ -61,7 +61,7 @@ def json_of(schema: Any) -> dict[str, Any]:
     return {JSON: schema}
 
 
-def tells(summary: str, gives: Any, *errors: int, **more: Any) -> Operation:
+def returns(summary: str, gives: Any, *errors: int, **more: Any) -> Operation:
     """An operation that answers with JSON, or with one of these statuses."""
     return Operation(summary=summary, gives=json_of(gives), errors=errors, **more)
 
@@ -118,7 +118,7 @@ class Route:
     group: str
     open: bool = False
     operations: Mapping[str, Operation] = field(default_factory=dict)
-    #: Abilities of models; the document has the route if a model has one of them, or there is none.
+    #: Abilities of models; the document has the route if a model has one of them, or this is empty.
     needs: tuple[str, ...] = ()
 
     def of(self, *arguments: object) -> Route:

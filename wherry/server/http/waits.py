@@ -20,15 +20,15 @@ from wherry.server.http.request_reader import BODY, HEAD, OVER, RequestReader
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 MOMENT: Final = 0.005
-"""Seconds for an answer without an interim response before it. What the client left behind runs for
-so much longer."""
+"""Seconds for an answer without an interim response before it. What the client left behind runs
+longer by that time."""
 
 
 class HalfClosed:
     """Cuts off one client that sends no more, once it is known to have left.
 
-    What is written tells: the kernel of a client that has left resets the connection, as nobody can
-    read there any more. So a client that still waits after a moment gets an interim response, which
+    A write shows it: the kernel of a client that has left resets the connection, as no one can read
+    there any more. So a client that still waits after a moment gets an interim response, which
     HTTP/1.1 has it skip (RFC 9110, 15.2).
     """
 
@@ -40,7 +40,7 @@ class HalfClosed:
         self._has_request = False
 
     def look(self) -> None:
-        """Cut it off if it has left; ask it at the first time, and look once more then."""
+        """Cut it off if it has left; at first, send an interim response and look once more."""
         exchanges = self._answers.exchanges
         if not exchanges or self._transport.is_closing():
             return
@@ -72,7 +72,7 @@ class LingeringClose:
         self._transport = transport
         self._max_bytes = max_bytes
         self._dropped_bytes = 0
-        #: The client sends, or may send, what is not wanted: it gets the whole LINGER.
+        #: The client sends, or may send, what is refused: it gets the whole LINGER.
         self.is_refused = False
         self.sends_no_more = False
 
@@ -173,5 +173,5 @@ class Waits:
         if not draining:
             return ClientWait.BEGIN, reader.requests
         if untaken := unacknowledged(self._transport):
-            return ClientWait.READ, -untaken // PROGRESS_BYTES  # it has not heard all yet
+            return ClientWait.READ, -untaken // PROGRESS_BYTES  # it has not received all yet
         return ClientWait.LAST, reader.requests

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from wherry.core.api import Buffer
 
 BODILESS: Final = frozenset({204, 304})
-"""Statuses whose answer has no body and says nothing of one."""
+"""Statuses whose answer has neither a body nor a Content-Length."""
 
 T = TypeVar("T")
 

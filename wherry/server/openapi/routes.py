@@ -17,7 +17,7 @@ from wherry.server.calls.client_text import encode_json
 from wherry.server.dashboard.routes import whole_page
 from wherry.server.http.answers import respond
 from wherry.server.http.exchange import Exchange, RequestHead
-from wherry.server.http.route import ANY_TEXT, Operation, Route, tells
+from wherry.server.http.route import ANY_TEXT, Operation, Route, returns
 from wherry.server.v2.http.entry import HttpEntry
 
 
@@ -44,7 +44,7 @@ MAX_NAMES: Final = 16
 MAX_KEPT: Final = 4
 
 
-DOCUMENT: Final = tells(
+DOCUMENT: Final = returns(
     "This document",
     {"type": "object", "required": ["openapi", "info", "paths"]},
     400,

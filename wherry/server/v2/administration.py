@@ -1,6 +1,6 @@
-"""What does V2 let a client ask of a server and its models, and have it do, apart from inference?
+"""Which queries and commands, apart from inference, does V2 have for a server and its models?
 
-Each question and each command is one row of OPERATIONS: HTTP matches the paths, gRPC the name, and
+Each query and each command is one row of OPERATIONS: HTTP matches the paths, gRPC the name, and
 the OpenAPI document shows what goes in and comes out.
 """
 
@@ -35,7 +35,7 @@ from wherry.server.http.route import (
     json_of,
     list_of,
     object_of,
-    tells,
+    returns,
 )
 from wherry.server.v2 import describe
 from wherry.server.v2.batching import batching
@@ -64,7 +64,7 @@ _TEXTS: Final = {"config": "config", "config_patch": "patch"}
 
 
 class ModelReady(ExactAnswer):
-    """The model is ready. Only for clients that say by Accept that they take JSON."""
+    """The model is ready. Only for clients whose Accept has JSON."""
 
     name: str
     ready: bool
@@ -234,8 +234,8 @@ class Administration:
         values = self._common.trace_settings.update(members, named.name or None)
         return TraceValues(**values)
 
-    # Shared memory. Of CUDA memory there is none here: its status is empty, to forget what is not
-    # there is no error, and to register some is refused.
+    # Shared memory. There is no CUDA memory here: its status is empty, to unregister an unknown
+    # region is no error, and to register one is refused.
 
     def regions(self, named: Named, _: Members) -> list[SharedRegion]:
         return self._regions.status(named.name or None)
@@ -409,7 +409,7 @@ class V2Operation:
     #: What goes in and comes out by method and path, of which a part may be left out: [PART]. None:
     #: the document does not have it.
     http: Mapping[str, Operation | None]
-    #: The method's name over gRPC; "": there is none.
+    #: The method's name over gRPC; "": it has no method.
     rpc: str = ""
     #: It reads files, hence not in the loop; or it loads a model, and its body may be large.
     in_thread: bool = False
@@ -464,13 +464,13 @@ OPERATIONS: Final[tuple[V2Operation, ...]] = (
         rpc="ServerMetadata",
         group="metadata",
         do=Administration.server_metadata,
-        http={"GET /v2": tells("The server's name, version and extensions", ServerMetadata)},
+        http={"GET /v2": returns("The server's name, version and extensions", ServerMetadata)},
     ),
     V2Operation(
         group="metadata",
         do=Administration.models,
         http={
-            "GET /v2/models": tells(
+            "GET /v2/models": returns(
                 "Every model with its state, inputs, outputs and examples", describe.ModelList
             )
         },
@@ -480,7 +480,7 @@ OPERATIONS: Final[tuple[V2Operation, ...]] = (
         group="metadata",
         do=Administration.model_metadata,
         http={
-            f"GET {MODEL}": tells(
+            f"GET {MODEL}": returns(
                 "A model's versions, inputs and outputs", describe.ModelMetadata, 404, 503
             )
         },
@@ -490,7 +490,7 @@ OPERATIONS: Final[tuple[V2Operation, ...]] = (
         group="model-config",
         do=Administration.model_config,
         http={
-            f"GET {MODEL}/config": tells(
+            f"GET {MODEL}/config": returns(
                 "A model's configuration, as Triton's ModelConfig", dict[str, Any], 404, 503
             )
         },
@@ -506,8 +506,10 @@ OPERATIONS: Final[tuple[V2Operation, ...]] = (
         group="statistics",
         do=Administration.model_statistics,
         http={
-            "GET /v2/models/stats": tells("The statistics of every model", describe.AllStatistics),
-            f"GET {MODEL}/stats": tells(
+            "GET /v2/models/stats": returns(
+                "The statistics of every model", describe.AllStatistics
+            ),
+            f"GET {MODEL}/stats": returns(
                 "A model's statistics", describe.AllStatistics, 400, 404, 503
             ),
         },
@@ -516,7 +518,7 @@ OPERATIONS: Final[tuple[V2Operation, ...]] = (
         group="statistics",
         do=Administration.batching,
         http={
-            f"GET {MODEL}/batching": tells(
+            f"GET {MODEL}/batching": returns(
                 "What a model's batcher has learnt and decided", Batching, 404, 503
             )
         },
@@ -526,11 +528,11 @@ OPERATIONS: Final[tuple[V2Operation, ...]] = (
         group="trace",
         do=Administration.trace_settings,
         http={
-            f"GET {_MODEL_TRACE}": tells("A model's trace settings", TraceValues, 400, 503),
+            f"GET {_MODEL_TRACE}": returns("A model's trace settings", TraceValues, 400, 503),
             f"POST {_MODEL_TRACE}": _command(
                 "Change a model's trace settings", TRACE_CHANGES, TraceValues
             ),
-            "GET /v2/trace/setting": tells("The trace settings", TraceValues),
+            "GET /v2/trace/setting": returns("The trace settings", TraceValues),
             "POST /v2/trace/setting": _command(
                 "Change the trace settings", TRACE_CHANGES, TraceValues
             ),
@@ -541,7 +543,7 @@ OPERATIONS: Final[tuple[V2Operation, ...]] = (
         group="logging",
         do=Administration.log_settings,
         http={
-            "GET /v2/logging": tells("The log's settings", LogValues),
+            "GET /v2/logging": returns("The log's settings", LogValues),
             "POST /v2/logging": _command("Change the log's settings", LOG_CHANGES, LogValues),
         },
     ),
@@ -593,23 +595,23 @@ OPERATIONS: Final[tuple[V2Operation, ...]] = (
         "GET",
         "status",
         Administration.regions,
-        tells("A registered region, in a list", list[SharedRegion], 404),
-        tells("The registered regions", list[SharedRegion]),
+        returns("A registered region, in a list", list[SharedRegion], 404),
+        returns("The registered regions", list[SharedRegion]),
     ),
     _memory(
         "system",
         "POST",
         "register",
         Administration.register,
-        tells("Map a region of shared memory", {}, *_COMMAND, takes=json_of(REGION)),
+        returns("Map a region of shared memory", {}, *_COMMAND, takes=json_of(REGION)),
     ),
     _memory(
         "system",
         "POST",
         "unregister",
         Administration.unregister,
-        tells("Forget a region", {}),
-        tells("Forget all regions", {}),
+        returns("Forget a region", {}),
+        returns("Forget all regions", {}),
     ),
     _memory("cuda", "GET", "status", Administration.cuda_regions),
     _memory("cuda", "POST", "register", Administration.register_cuda),

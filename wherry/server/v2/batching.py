@@ -161,7 +161,7 @@ def _without_batches(explained: Json) -> Iterator[str]:
 
 
 def summary(last: Sequence[Decision]) -> Iterator[str]:
-    """What was decided for the last batches, of which there is one at least, and what they took."""
+    """What was decided for the last batches, at least one, and the time that they took."""
     kinds: dict[tuple[str, str], list[Decision]] = {}
     for decision in last:
         kinds.setdefault((decision.reason, decision.held_for), []).append(decision)
@@ -193,10 +193,10 @@ def _left(alike: Sequence[Decision]) -> str:
         return how or "after a wait"
     one, several = HELD_FOR.get(first.held_for, (" for " + first.held_for,) * 2)
     if len(alike) == 1:
-        whom = one.format(first.held_count, "s" if first.held_count != 1 else "")
+        purpose = one.format(first.held_count, "s" if first.held_count != 1 else "")
     else:
-        whom = " on average" + several
-    return f"{how or 'after'}{how and ', held'} {duration(held)}{whom}"
+        purpose = " on average" + several
+    return f"{how or 'after'}{how and ', held'} {duration(held)}{purpose}"
 
 
 def _batch(decision: Decision, now: float) -> Json:

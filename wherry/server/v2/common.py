@@ -34,10 +34,10 @@ class OpenAISettings:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Common:
-    """The parts that every frontend of a server uses: what a client says over one protocol holds
-    for the others."""
+    """The parts that every frontend of a server uses: a setting changed over one protocol holds for
+    the others."""
 
-    #: The server's name and version, as its metadata tells them.
+    #: The server's name and version, as in its metadata.
     name: str = "wherry"
     version: str = wherry.__version__
     #: Without keys every client may call.

@@ -32,7 +32,7 @@ from wherry.triton.api import (
 
 Json = dict[str, Any]
 
-#: Of an example that is a file, so much is shown.
+#: How much of an example that is a file is shown.
 MAX_EXAMPLE_BYTES = 64 << 10
 
 DatatypeName = Literal[
@@ -164,7 +164,7 @@ class VersionStatistics(ExactAnswer):
 
 
 class AllStatistics(ExactAnswer):
-    """The statistics of each version that was asked for."""
+    """The statistics of each requested version."""
 
     model_stats: list[VersionStatistics]
 
@@ -293,7 +293,7 @@ def statistics(loaded: LoadedModel) -> VersionStatistics:
 
 def model_stats(runtime: Runtime, name: str = "", version: str | None = None) -> AllStatistics:
     """The statistics of one version, of all versions of one model, or of all models.
-    InvalidRequest, as Triton says it, if there is no such model."""
+    InvalidRequest, in Triton's words, for an unknown model."""
     if not name:
         chosen = sorted(runtime.models(), key=lambda m: (m.name, int(m.version)))
     else:

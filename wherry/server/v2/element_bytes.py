@@ -9,7 +9,7 @@ from typing import Final
 from wherry.core.api import Form, TensorSpec
 from wherry.server.calls.offload import SLICE_BYTES, give_way
 
-#: Dimensions of a shape that an error tells.
+#: Dimensions of a shape that an error shows.
 _MOST_DIMS: Final = 64
 
 
@@ -21,7 +21,7 @@ def wire_shape(spec: TensorSpec, batched: bool) -> list[int]:
 
 
 def row_wire_shape(spec: TensorSpec, shape: Sequence[int]) -> Sequence[int]:
-    """Return the shape in which an output without a batch is sent, whose array has this one."""
+    """Return the shape in which an output without a batch is sent; `shape` is its array's."""
     single = not shape and -1 not in spec.shape  # else it has no dimensions, whatever is declared
     return wire_shape(spec, False) if single else shape
 

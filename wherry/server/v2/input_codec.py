@@ -50,7 +50,7 @@ class InputCodec:
         self._numbers = spec.form in (Form.ARRAY, Form.SCALARS) and spec.datatype not in (
             BYTES, FP16, BF16,
         )  # fmt: skip
-        #: A row's elements alone do not tell its shape.
+        #: A row's elements alone do not determine its shape.
         self._open_sizes = spec.shape.count(-1) > 1
         self.errors = InputErrors(spec.name, model, spec.datatype)
         self.elements = JsonElements(spec, self.errors)
@@ -100,7 +100,7 @@ class InputCodec:
             try:
                 array: Array = np.fromiter(values, self.spec.datatype.dtype, len(values))
             except OverflowError:
-                return self._column_of_values(values, rows, shape)  # it says so
+                return self._column_of_values(values, rows, shape)  # it raises the error
             if self._scalar_rows:
                 return array
             return array.reshape(shape if self._batched else [1, *shape])
@@ -236,7 +236,7 @@ class InputCodec:
         if form is Form.TEXT:
             try:
                 values = list(map(bytes.decode, values))
-            except (TypeError, UnicodeDecodeError):  # they are texts already, or one is none
+            except (TypeError, UnicodeDecodeError):  # they are texts already, or one is not text
                 values = [v if type(v) is str else self._text_of(v) for v in values]
         elif form is Form.BYTES:
             values = [v.encode() if type(v) is str else v for v in values]

@@ -38,7 +38,7 @@ _MISMATCHES: Final = {
 }
 _UNSIGNED: Final = ("shape",)
 
-#: What the parser says of text that is not JSON, and what Triton's does.
+#: The parser's words for text that is not JSON, and those of Triton's.
 _MALFORMED: Final = (
     ("invalid character", "Invalid value."),
     ("trailing characters", "The document root must not be followed by other values."),
@@ -47,7 +47,7 @@ _MALFORMED: Final = (
     ("expected ',' or '}'", "Missing a comma or '}' after an object member."),
     ("expected ',' or ']'", "Missing a comma or ']' after an array element."),
 )
-#: More than any tensor's elements or bytes: what a size of 64 signed bits can say.
+#: More than any tensor's elements or bytes: what a size of 64 signed bits can hold.
 _MOST_BYTES: Final = 2**63 - 1
 
 _BYTE: Final = re.compile(r" \(byte (\d+)\)$")
@@ -88,7 +88,7 @@ def explain(error: Exception, root: str = "") -> str:
 
 
 def expected_kind(reason: str) -> str | None:
-    """The kind of value that an explained error misses, if it is about kinds at all."""
+    """The kind of value that an explained error expects, if it is about kinds at all."""
     found = _EXPECTED.search(reason)
     return found[1] if found and found[1] in _MISMATCHES else None
 
@@ -125,7 +125,7 @@ class InputErrors:
         )
 
     def wrong_kind(self, reason: str) -> InvalidRequest:
-        """An element that is none of its datatype, or one that is out of its range."""
+        """The error of an element that is not of its datatype, or out of its range."""
         kind = expected_kind(reason)
         if self._datatype.dtype.kind == "u" and (kind == "int" or ">= 0" in reason):
             kind = "unsigned"
@@ -308,7 +308,7 @@ def _fast_element_type(datatype: Datatype) -> Any:
 
 class JsonElements:
     """Reads the elements of one input from JSON: flat or nested in any way, strings for the floats
-    that JSON has not."""
+    that JSON lacks."""
 
     __slots__ = ("_errors", "_list_type", "_spec", "are_rows", "decode", "usual_type")
 
@@ -326,7 +326,7 @@ class JsonElements:
         self.decode = _checked(decode) if self.are_rows else decode
 
     def parse(self, data: Buffer | msgspec.Raw) -> list[Any]:
-        """The elements, slowly and with care. InvalidRequest says which is wrong."""
+        """The elements, slowly and with care. InvalidRequest names the wrong one."""
         try:
             value = _restored(_untyped(data), data)
         except (ValueError, RecursionError) as error:
@@ -354,7 +354,7 @@ class JsonElements:
             values: list[Any] = self.decode(text)
             return values
         except msgspec.DecodeError:
-            pass  # it is nested, or has literals that JSON has not, or is wrong
+            pass  # it is nested, or has literals that JSON lacks, or is wrong
         return self.checked(_untyped(text), first)
 
     def checked(self, values: Any, first: int = 0) -> list[Any]:
@@ -384,7 +384,7 @@ class JsonElements:
             return _flat(value)
         if not isinstance(value, list):
             return [value]
-        if self._spec.holds_lists:  # then it is one row, if its elements are none
+        if self._spec.holds_lists:  # then it is one row, if its elements are not
             return value if value and all(isinstance(row, list) for row in value) else [value]
         return value
 
@@ -396,7 +396,7 @@ def parse_element(text: str | bytes) -> Any:
 
 
 def _checked(decode: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
-    """Of what may hold anything, an element is no deeper than a whole body may be."""
+    """Limit the depth of elements that may be any JSON to that of a whole body."""
 
     def checked(data: Buffer | msgspec.Raw) -> list[Any]:
         check_values(memoryview(data))

@@ -2,8 +2,8 @@
 
 A JSON parser reads a text in one call, which for 64 MiB takes up to a second. So the long arrays
 are first taken out of the body, which leaves a short text for the parser, and each of them is cut
-at commas into pieces that are arrays by themselves. Where strings and brackets are is told slice by
-slice, by numpy.
+at commas into pieces that are arrays by themselves. Numpy finds strings and brackets, slice by
+slice.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Folded:
 def fold(body: Buffer, where: str) -> Folded:
     """Take the long arrays out that open inside of `where`, for instance "{[{".
 
-    InvalidRequest for text that can be not JSON, RequestTooLarge if too much is left.
+    InvalidRequest for text that cannot be JSON, RequestTooLarge if too much is left.
     """
     return _Folder(memoryview(body), where).fold()
 
@@ -316,7 +316,7 @@ class _Folder:
                     done = self._walk(part, done)
                 else:
                     done = self._cut(self._array, part, done)
-        if self._array is not None:  # it does not end: let the parser say so
+        if self._array is not None:  # it does not end: the parser raises the error
             self._keep(b"[")
         self._folded.envelope = b"".join(self._kept)
         return self._folded

@@ -37,7 +37,7 @@ class DecodedRequest(RequestValues):
 
     #: How each output is to be sent; None: all, in the protocol's plain form.
     requested_outputs: list[RequestedOutput] | None = None
-    #: Over gRPC: the client wants to be told of a stream's end that brings no data.
+    #: Over gRPC: the client requested an empty last response at the end of a stream.
     empty_final_response: bool = False
     #: At a natural route: the client sent a list of rows.
     several: bool = False
@@ -49,7 +49,7 @@ def names_of(requested_outputs: list[RequestedOutput]) -> list[str]:
 
 T = TypeVar("T")
 
-#: How many names of tensors an error tells.
+#: How many names of tensors an error shows.
 _MOST_NAMES: Final = 20
 #: Batches that a request with more rows than one batch holds may run as. Each is a request to
 #: the queue: more of them would hold up all others, and a row may be one byte of a body.
@@ -71,7 +71,7 @@ class ModelTensors:
         urls: InputUrls | None = None,
         most_bytes: int = sys.maxsize,
     ) -> None:
-        """`most_bytes` may come from all URLs of a request."""
+        """At most `most_bytes` come from all URLs of a request."""
         self.urls = urls or InputUrls()
         self.most_bytes = most_bytes
         self.model = config.name
@@ -113,7 +113,7 @@ class ModelTensors:
         return rows
 
     def check_rows(self, rows: int) -> None:
-        """Raise InvalidRequest if a request to this model may not have this number of rows."""
+        """Raise InvalidRequest if a request to this model cannot have this number of rows."""
         if rows > self.most_rows:
             raise self._too_many("the request", rows)
         if rows > 1 and not self._batched:

@@ -41,7 +41,7 @@ from wherry.server.calls.offload import (
 from wherry.server.v2.element_bytes import pack_bytes, row_wire_shape, wire_shape
 from wherry.server.v2.row_values import in_base64
 
-#: A row is sorted whole, whatever is asked of it.
+#: A row is sorted whole, however few classes are requested.
 MAX_CLASSES: Final = 1_000_000
 
 
@@ -308,7 +308,7 @@ class OutputCodec:
             return self._bytes(value).decode()
         except UnicodeDecodeError:
             raise InvalidRequest(
-                f"output '{self.name}' of model '{self._model}' is not UTF-8 text; ask for binary"
+                f"output '{self.name}' of model '{self._model}' is not UTF-8 text; request binary"
                 " data (parameters.binary_data)"
             ) from None
 

@@ -48,7 +48,7 @@ class InBase64(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     b64: msgspec.Raw
 
     def content(self) -> bytes:
-        """ValueError if it is no base64, or has escapes, which `decoded` reads."""
+        """ValueError if it is not base64, or has escapes, which `decoded` reads."""
         text = memoryview(self.b64)
         if text[0] != ord('"'):
             raise ValueError
@@ -64,8 +64,8 @@ _decode_any: Final = msgspec.json.Decoder().decode
 
 
 def rows_with_files(body: Buffer, files: Collection[str]) -> Any:
-    """The members of a JSON object, or of a list of them, with bytes in those that are called as
-    `files` are; None if it is not as it should be: another parser finds out why."""
+    """The members of a JSON object, or of a list of them, with bytes in those that `files`
+    names; None if it is malformed: another parser finds out why."""
     try:
         found = _decode_some(body)
         several = found if isinstance(found, list) else [found]
@@ -82,7 +82,7 @@ def _file(raw: msgspec.Raw) -> Any:
     try:
         found = _decode_files(raw)
     except msgspec.ValidationError:
-        return _decode_any(raw)  # the input that wants bytes says what is wrong with it
+        return _decode_any(raw)  # the input that needs bytes raises the precise error
     if type(found) is list:
         return [one.content() if type(one) is InBase64 else one for one in found]
     return found.content() if type(found) is InBase64 else found
@@ -102,7 +102,7 @@ class RowValues:
         urls: InputUrls | None = None,
         most_bytes: int = sys.maxsize,
     ) -> None:
-        """`most_bytes` may a data URL have."""
+        """A data URL has at most `most_bytes`."""
         self.spec = spec
         self._urls = urls or InputUrls()
         self._most_bytes = most_bytes
@@ -142,8 +142,8 @@ class RowValues:
         nbytes = bytes_of({self.name: column}) * count
         if nbytes > MAX_REPEATED_BYTES:
             raise RequestTooLarge(
-                f"{self.invalid(f'is given once for {count} rows, which would be {nbytes} bytes')},"
-                f" and may be {MAX_REPEATED_BYTES}; send fewer rows at a time"
+                f"{self.invalid(f'is sent once for {count} rows, which would be {nbytes} bytes')},"
+                f" and at most {MAX_REPEATED_BYTES} are allowed; send fewer rows at a time"
             )
         if self._is_json:
             packed = msgspec.msgpack.encode(row)
@@ -210,8 +210,8 @@ class RowValues:
         raise self.wrong(f'str, or object {{"{B64}": base64}}', value, place)
 
     def file_of(self, value: Any, place: str = "") -> bytes | UrlFile:
-        """The bytes of an image, audio or file: given, in base64, in a data URL, or where they are
-        to be fetched from. InvalidRequest."""
+        """The bytes of an image, audio or file: sent as they are, in base64 or in a data URL; or
+        the URL to fetch them from. InvalidRequest."""
         if type(value) is str:
             if not is_url(value):
                 raise self.wrong(f'a URL, or object {{"{B64}": base64}}', value, place)
@@ -227,7 +227,7 @@ class RowValues:
     def named_file(
         self, data: bytes | bytearray | memoryview, name: str | None, media_type: str | None
     ) -> bytes:
-        """A row that is a file, with what is said of it if the model is told."""
+        """A row that is a file; with its name and type, if the model takes those."""
         if isinstance(self.spec.media, FileSpec):
             return FileBytes(data, name, media_type)
         return data if isinstance(data, bytes) else bytes(data)
@@ -327,7 +327,7 @@ def in_base64(row: Any) -> dict[str, Any]:
 
 
 def with_non_finite(value: Any, depth: int) -> Any:
-    """Lists, `depth` of them within each other, with the floats that JSON has not in place of
+    """Lists, `depth` of them within each other, with the floats that JSON lacks in place of
     their names."""
     if type(value) is list:
         return [with_non_finite(one, depth - 1) for one in value] if depth else value

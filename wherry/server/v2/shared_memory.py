@@ -133,7 +133,7 @@ class SharedMemory:
 
     def unregister(self, name: str | None = None) -> None:
         """Forget a region, or all; a name that is not there is not an error. Requests that use it
-        go on: the memory is given back after the last one."""
+        go on: the memory is unmapped after the last one."""
         with self._lock:
             if name is None:
                 self._regions.clear()

@@ -1,4 +1,4 @@
-"""How is an error of KServe V2 told as tritonserver tells it, for `--triton-errors`?
+"""How does an error of KServe V2 get the words of tritonserver, for `--triton-errors`?
 
 By the error's class and tag. What is answered, and what is refused, is the same without it.
 """
@@ -12,7 +12,7 @@ from wherry.server.http.route import TEXT
 
 
 def sentence_of(error: WherryError) -> str:
-    """The text without the place and the remedy, which Triton does not tell."""
+    """The text without the place and the remedy, which Triton leaves out."""
     return text_for_clients(type(error), str(error).removesuffix(error.more))
 
 

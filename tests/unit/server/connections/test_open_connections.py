@@ -12,7 +12,7 @@ from wherry.server.connections.open_connections import (
     RESERVE,
     SCAN_INTERVAL,
     USED,
-    MayAsk,
+    Admitted,
     OpenConnections,
 )
 
@@ -58,7 +58,7 @@ class House:
         self.now = 1.0
         self.open: OpenConnections[FakeConnection] = OpenConnections(lambda: self.now, limits)
 
-    def enter(self, connection: FakeConnection, descriptor: int = 0) -> MayAsk:
+    def enter(self, connection: FakeConnection, descriptor: int = 0) -> Admitted:
         transport = asyncio.BaseTransport({"socket": Socket(descriptor)})
         return self.open.admit(connection, transport)
 
@@ -73,7 +73,7 @@ async def test_one_that_is_no_longer_idle_is_passed_over() -> None:
     asked_again, idle = FakeConnection(0.1, stays=True), FakeConnection(0.2)
     house.enter(asked_again)
     house.enter(idle)
-    assert house.enter(FakeConnection()) is MayAsk.ANYTHING
+    assert house.enter(FakeConnection()) is Admitted.ANYTHING
     assert idle.told == ["make room"]
     house.close()
 
@@ -88,7 +88,7 @@ async def test_one_in_reserve_that_has_closed_leaves_its_place_and_is_not_kept()
     gone = weakref.ref(reserve[0])
     house.open.remove(reserve.pop(0))
     assert gone() is None
-    assert house.enter(FakeConnection()) is MayAsk.HEALTH
+    assert house.enter(FakeConnection()) is Admitted.HEALTH
     assert [c for c in reserve if c.told] == []
     house.close()
 
@@ -103,15 +103,15 @@ async def test_one_with_a_reserved_descriptor_stays_only_if_another_makes_room(
     house = House(Limits())
     idle = FakeConnection(0.5)
     house.enter(idle)
-    assert house.enter(FakeConnection(), 99) is MayAsk.ANYTHING
-    assert house.enter(FakeConnection(), 100) is MayAsk.ANYTHING
+    assert house.enter(FakeConnection(), 99) is Admitted.ANYTHING
+    assert house.enter(FakeConnection(), 100) is Admitted.ANYTHING
     assert idle.told == ["make room"]
     house.open.remove(idle)
     house.now += SCAN_INTERVAL
-    assert house.enter(FakeConnection(), 100) is MayAsk.NOTHING
+    assert house.enter(FakeConnection(), 100) is Admitted.NOTHING
     house.enter(FakeConnection(0.5))
     house.now += SCAN_INTERVAL
-    assert house.enter(FakeConnection(), 110) is MayAsk.NOTHING
+    assert house.enter(FakeConnection(), 110) is Admitted.NOTHING
     house.close()
 
 

@@ -66,5 +66,5 @@ def test_a_list_that_would_be_too_many_is_refused_before_it_is_copied() -> None:
     row = ["a"] * 10_000
     enough = MAX_REPEATED_BYTES // bytes_of({"": [row]})
     assert len(rows.repeated(row, enough)) == enough
-    with pytest.raises(RequestTooLarge, match="input 'words' of model 'm': is given once for"):
+    with pytest.raises(RequestTooLarge, match="input 'words' of model 'm': is sent once for"):
         rows.repeated(row, 10**9)

@@ -469,7 +469,7 @@ def test_what_cannot_be_sent_is_the_models_fault(form: Form, value: Any) -> None
 
 def test_bytes_that_are_no_text_need_binary_data() -> None:
     write = OutputCodec(TensorSpec("x", BYTES, (), Form.BYTES), "m")
-    with pytest.raises(InvalidRequest, match="ask for binary"):
+    with pytest.raises(InvalidRequest, match="request binary"):
         list(write.json([b"\xff"]))
     assert write.binary([b"\xff"])[1] == [pack_bytes([b"\xff"])]
 

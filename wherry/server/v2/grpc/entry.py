@@ -1,7 +1,7 @@
 """Which model does a request name, how does it enter the runtime, and how does ModelInfer run?
 
 A client that sends tensors of the same shapes to the same model sends the same bytes again, up to
-the raw contents. What they say is then known, and only the raw contents are read.
+the raw contents. Their meaning is then known, and only the raw contents are read.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ Decoded = tuple[LoadedModel, InferCodec, DecodedRequest]
 class KnownRequests:
     """Remembers the heads of requests: all that comes before the raw contents, without the id.
 
-    Only what a head alone says is remembered: no parameters and no shared memory. All is forgotten
-    when a name may mean another model.
+    Only requests that depend on nothing else are remembered: no parameters, no shared memory. All
+    is forgotten when a name may mean another model.
     """
 
     def __init__(self, kind: Message, registry: Registry) -> None:
@@ -100,8 +100,8 @@ class KnownRequests:
         return loaded, head.codec, decoded
 
     def learn(self, message: Buffer, wire: Values, found: Decoded) -> None:
-        """Remember the head of a request that was read in full, in the same turn of the loop as
-        `decode` was asked."""
+        """Remember the head of a request that was read in full, in the same turn of the loop in
+        which `decode` was called."""
         loaded, codec, decoded = found
         wire_inputs: Sequence[Values] = wire.get("inputs", ())
         requested_outputs = decoded.requested_outputs or ()
@@ -283,7 +283,7 @@ class GrpcCall(InferCall):
 class LargeRequest:
     """Decodes a large message of a request, in another thread if that takes long.
 
-    `done(self, error)` is told once, perhaps by `start`; without an error, `found` is set.
+    `done(self, error)` is called once, perhaps by `start`; without an error, `found` is set.
     """
 
     found: Decoded
@@ -311,7 +311,7 @@ class LargeRequest:
                     self.entry, partial(self._decode, beside=True), self._end, len(self._message)
                 )
                 return
-        except Exception as refused:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception as refused:  # noqa: BLE001 - any error is sent to the client
             error = refused
         self._end(error)
 
@@ -363,7 +363,7 @@ def read(rpc: Rpc, request: LargeRequest, error: Exception | None) -> None:
         if error is not None:
             raise error
         submit(request.entry, rpc, request.found)
-    except Exception as refused:  # noqa: BLE001 - whatever it is, the client is told
+    except Exception as refused:  # noqa: BLE001 - any error is sent to the client
         fail(rpc, refused)
 
 

@@ -134,10 +134,10 @@ class InferCodec:
     def decode(self, wire: Values) -> DecodedRequest:
         columns, rows = self._columns(wire.get("inputs", []), wire.get("raw_input_contents", []))
         parameters: Parameters = {}
-        wants_end = False
+        empty_final_response = False
         if "parameters" in wire:
             parameters = values_of(wire["parameters"])
-            wants_end = _wants_end(parameters)
+            empty_final_response = _empty_final_response(parameters)
             _unsign(parameters)
             checked_parameters(parameters)
         requested = self._requested(wire["outputs"]) if "outputs" in wire else None
@@ -148,7 +148,7 @@ class InferCodec:
             parameters,
             None if requested is None else names_of(requested),
             requested_outputs=requested,
-            empty_final_response=wants_end,
+            empty_final_response=empty_final_response,
         )
 
     def reads_in_place(self, wire: Values) -> bool:
@@ -251,7 +251,7 @@ class InferCodec:
         for output in outputs:
             codec = self.tensors.output(output.get("name", ""))
             one = self._requested_output(codec, values_of(output.get("parameters", {})))
-            by_name.setdefault(codec.name, one)  # asked for twice, the first holds, as in Triton
+            by_name.setdefault(codec.name, one)  # the first of two holds, as in Triton
         return [*in_order(self.tensors.outputs, by_name).values()]
 
     def _requested_output(self, codec: OutputCodec, parameters: Parameters) -> RequestedOutput:
@@ -315,7 +315,7 @@ class InferCodec:
         final: bool | None = None,
     ) -> list[Buffer]:
         """The pieces of a ModelInferResponse. Those of arrays are the arrays' own memory. `final`
-        is said in a stream only."""
+        is for streams only."""
         fields = self._fields
         head = fields.begin
         if id:
@@ -352,17 +352,17 @@ def values_of(wire: Mapping[str, Values]) -> Parameters:
     return {name: next(iter(value.values()), None) for name, value in wire.items()}
 
 
-def _wants_end(parameters: Parameters) -> bool:
-    """Take out the parameter that asks for an empty last response, which Triton's C++ client sends.
+def _empty_final_response(parameters: Parameters) -> bool:
+    """Take out the parameter that requests an empty last response, which Triton's C++ client sends.
 
-    It changes only what a stream of a model that streams says.
+    It matters only in a stream of a model that streams.
     """
-    wants_end = parameters.pop(EMPTY_FINAL_RESPONSE, False)
-    if type(wants_end) is not bool:
+    requested = parameters.pop(EMPTY_FINAL_RESPONSE, False)
+    if type(requested) is not bool:
         raise InvalidRequest(
             f"invalid value type for '{EMPTY_FINAL_RESPONSE}' parameter, expected bool_param."
         )
-    return wants_end
+    return requested
 
 
 def _unsign(parameters: Parameters) -> None:

@@ -20,11 +20,11 @@ from wherry.server.grpc.wire import Values
 from wherry.server.v2.administration import OPERATIONS, Administration, Name, V2Operation
 from wherry.server.v2.grpc.entry import GrpcEntry, respond
 
-#: google.rpc.Code of what is not there, and of what is not asked.
+#: google.rpc.Code of a symbol that does not exist, and of an empty query.
 NOT_FOUND, INVALID = 5, 3
 
 
-#: The older package of the same messages, which many clients still ask.
+#: The older package of the same messages, which many clients still call.
 ALPHA: Final = "grpc.reflection.v1alpha"
 
 
@@ -39,7 +39,7 @@ def schemas() -> Mapping[str, Schema]:
 
 
 class Reflection:
-    """A ServerReflectionInfo call: one answer for each question, in their order."""
+    """A ServerReflectionInfo call: one answer for each query, in their order."""
 
     def __init__(self, entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
         self._entry = entry
@@ -80,7 +80,7 @@ def answered(query: Values) -> Values:
         return _file(_files().get(symbol, ""), symbol)
     if "all_extension_numbers_of_type" in query or "file_containing_extension" in query:
         return _error(NOT_FOUND, "there are no extensions")
-    return _error(INVALID, "the request asks for nothing")
+    return _error(INVALID, "the request has no query")
 
 
 def _file(name: str, query: str) -> Values:

@@ -1,10 +1,10 @@
 """How does ModelStreamInfer run: requests and answers on one call, each at its own pace?
 
 Requests run concurrently. Those of models that give one answer each are answered in the order in
-which they came, as in Triton; the answers of one that streams come when they come, the last one
-says so (`triton_final_response`). While a large request is read beside the loop, those behind it
+which they came, as in Triton; the answers of one that streams are sent as they come, the last one
+marked (`triton_final_response`). While a large request is read beside the loop, those behind it
 wait; so do the answers behind a large one that is written. A request that fails is a message, not
-the end of the stream, unless the client asked for that (metadata `triton_grpc_error: true`).
+the end of the stream, unless the client requested that (metadata `triton_grpc_error: true`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wherry.server.grpc.rpc import SOON, Rpc, status_of
 from wherry.server.v2.grpc.entry import Decoded, GrpcCall, GrpcEntry, LargeRequest
 from wherry.server.v2.grpc.infer_codec import FINAL_RESPONSE, InferCodec
 
-#: Requests that run and answers that the client has not taken: with so many, it is not read.
+#: Requests that run and answers that the client has not taken: at this number, reading pauses.
 MAX_OWED: Final = 1024
 
 
@@ -38,7 +38,7 @@ class InferStream:
         self._half_closed = False
         self._reading: LargeRequest | None = None
         self._writing: Beside | None = None
-        self._later: deque[Callable[[], object]] = deque()  # what is to be told behind it
+        self._later: deque[Callable[[], object]] = deque()  # what is sent after it
         self.errors_end_it = rpc.metadata.get("triton_grpc_error") == "true"
         rpc.on_message = self._message
         rpc.on_half_close = self._half_close
@@ -63,7 +63,7 @@ class InferStream:
                 wire = self._method.request.decode(message)
                 request_id = wire.get("id", "")
                 found = self.entry.decode(message, wire, *self.entry.find(wire))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - any error is sent to the client
             self._refuse(error, request_id)
             return
         self._submit(found)
@@ -84,7 +84,7 @@ class InferStream:
         try:
             request = StreamedRequest(self, loaded, codec, turn)
             request.submit(self.rpc, decoded)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - any error is sent to the client
             self._refuse(error, decoded.id, turn)
             return
         self._running.add(request)
@@ -94,7 +94,7 @@ class InferStream:
         if self.errors_end_it:
             self.fail(error, request_id)
         else:
-            (turn or self.turn()).comes(lambda: self.fail(error, request_id))
+            (turn or self.turn()).fill(lambda: self.fail(error, request_id))
 
     def _half_close(self) -> None:
         self._half_closed = True
@@ -112,16 +112,16 @@ class InferStream:
         return turn
 
     def take_turns(self) -> None:
-        while self._turns and (tell := self._turns[0].tell) is not None:
-            self._turns.popleft().tell = None  # it may hold on to its request
-            self.in_order(tell)
+        while self._turns and (send := self._turns[0].send) is not None:
+            self._turns.popleft().send = None  # it may hold on to its request
+            self.in_order(send)
 
-    def in_order(self, tell: Callable[[], object]) -> None:
-        """Call `tell`, which sends something, behind a large answer that is being written."""
+    def in_order(self, send: Callable[[], object]) -> None:
+        """Call `send`, but not before a large answer that is being written is out."""
         if self._writing is not None or self._later:
-            self._later.append(tell)
+            self._later.append(send)
         else:
-            tell()
+            send()
 
     def write(
         self,
@@ -215,10 +215,10 @@ class Turn:
 
     def __init__(self, stream: InferStream) -> None:
         self._stream = stream
-        self.tell: Callable[[], object] | None = None
+        self.send: Callable[[], object] | None = None
 
-    def comes(self, tell: Callable[[], object]) -> None:
-        self.tell = tell
+    def fill(self, send: Callable[[], object]) -> None:
+        self.send = send
         self._stream.take_turns()
 
 
@@ -257,7 +257,7 @@ class StreamedRequest(GrpcCall):
                 stream.write(encode, taker, self._cannot_be_sent)
             else:
                 stream.send(encode(), taker)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - any error is sent to the client
             self._cannot_be_sent(error)
 
     def _cannot_be_sent(self, error: Exception) -> None:
@@ -271,11 +271,11 @@ class StreamedRequest(GrpcCall):
         elif self._turn is None:
             stream.in_order(partial(self._settled, outcome))
         else:
-            self._turn.comes(lambda: self._settled(outcome))
+            self._turn.fill(lambda: self._settled(outcome))
 
     def _settled(self, outcome: InferResponse | Exception) -> None:
         if not isinstance(outcome, Exception):
-            # A stream's end is an empty response, unless the last one has said that it was final.
+            # A stream's end is an empty response, unless the last one was marked as final.
             if outcome.outputs or (self.decoded.empty_final_response and not self._final_sent):
                 self._respond(outcome, settled=True)
         elif self._failed is None:

@@ -45,14 +45,14 @@ T = TypeVar("T")
 
 
 class HeadNotes(msgspec.Struct, frozen=True):
-    """What an infer request's head says, read once for all requests with the same head."""
+    """The head of an infer request, read once for all requests with the same head."""
 
     terms: Terms
     json_bytes: int | None
     #: Content-Encoding and Accept-Encoding as they came.
     coding: str | None
     accepts: str | None
-    #: X-Request-Id; "" if there is none that may be used.
+    #: X-Request-Id; "" if there is no valid one.
     request_id: str
 
 
@@ -78,7 +78,7 @@ class HttpEntry(Entry):
         return decompressed(request.body, coding, limit if most is None else min(most, limit))
 
     def note(self, head: RequestHead, json_bytes: int | None = None) -> HeadNotes:
-        """Read the head of a request to a model, and note in it what it says. InvalidRequest."""
+        """Read the head of a request to a model, and keep the result in it. InvalidRequest."""
         headers = head.headers
         notes = head.notes = HeadNotes(
             self.terms(headers, head.trace),
@@ -126,7 +126,7 @@ class HttpEntry(Entry):
                 return
             try:
                 done(outcome)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            except Exception as error:  # noqa: BLE001 - any error is sent to the client
                 fail(exchange, error)
 
         # Also a small body may be much, once it is inflated.
@@ -177,7 +177,7 @@ class HttpEntry(Entry):
                 if timeout is not None:
                     decoded.seconds_left = max(0.0, timeout - (loop.time() - began))
                 done(decoded)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            except Exception as error:  # noqa: BLE001 - any error is sent to the client
                 fail(exchange, error)
 
         def late() -> WherryError:

@@ -1,7 +1,7 @@
 """How do the values of a form, by name and as text or bytes, become columns?
 
 A field that is repeated is several rows, or the elements of a row that is a list; one that is
-given once beside others with several rows holds for all of them.
+sent once beside others with several rows holds for all of them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from wherry.server.v2.json_elements import explain, parse_element
 from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors
 from wherry.server.v2.row_values import RowValues
 
-#: What a form may say beside what JSON does, in any case and by the kind of its datatype: Python's
-#: clients, and a browser's checkbox.
+#: Words that a form may use beside JSON's, in any case, by the kind of the datatype: those of
+#: Python clients, and of a browser's checkbox.
 _WORDS: Final[Mapping[str, Mapping[str, bool | float]]] = {
     "b": {
         **dict.fromkeys(("true", "on", "yes", "1"), True),
@@ -60,8 +60,8 @@ class FormCodec:
         self._text_input = texts[0] if len(texts) == 1 else None
 
     def values(self, head: RequestHead, body: Buffer) -> list[NamedValue] | None:
-        """Return `named_values`; None, too, for JSON that its type calls something else, if it can
-        be not a file: a browser's fetch says text/plain of every string."""
+        """Return `named_values`; None, too, for JSON that is labelled as another type, if it cannot
+        be a file: a browser's fetch sends every string as text/plain."""
         values = named_values(head, body)
         if values and not values[0].name and begins_json(body):
             reader, text = self.file_input, (values[0].media_type or "").startswith("text/")

@@ -22,7 +22,7 @@ class BodyCodec(Protocol):
     fetches: bool
 
     def output_format(self, head: RequestHead) -> OutputFormat:
-        """How the request wants its answer. NotAcceptable."""
+        """The form of the answer that the request accepts. NotAcceptable."""
 
     def read(self, head: RequestHead, body: Buffer) -> DecodedRequest:
         """Decode a body of any type, in any thread. InvalidRequest, UnsupportedMediaType."""
@@ -117,7 +117,7 @@ class GenerateCall(GenerateRequest):
                 self.encode_beside(encode)
             else:
                 self.reply(encode())
-        except Exception as problem:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception as problem:  # noqa: BLE001 - any error is sent to the client
             fail(self.client, problem)
 
 
@@ -146,7 +146,7 @@ class StreamCall(GenerateRequest):
             data = self.codec.answer(response, self.output_format).body
             assert isinstance(data, bytes)
             self._events.send(data, consumed=self.consumed)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - any error is sent to the client
             self._failed = error
             self.cancel()
 

@@ -42,7 +42,7 @@ from wherry.server.v2.row_values import rows_with_files
 
 
 class OutputFormat(msgspec.Struct):
-    """How a generate call, or one to a natural route, wants to be answered."""
+    """The requested form of the answer to a generate call, or to one to a natural route."""
 
     #: The media type of the model's only file, sent as itself in place of JSON.
     file: str | None = None
@@ -76,7 +76,7 @@ class AnswerBody(msgspec.Struct):
     is_packed: bool = False
 
 
-#: What a model gives is data: no browser runs it as a page of this server, or guesses its type.
+#: A model's output is data: no browser runs it as a page of this server, or guesses its type.
 SAFE: Final = (("Content-Security-Policy", "default-src 'none'; sandbox"),)
 #: Types that a browser shows; it saves all others.
 _SHOWN: Final = ("image/", "audio/", "video/")
@@ -96,16 +96,16 @@ class OutputFiles:
         self.spec = files[0] if len(files) == 1 else None
         media = None if self.spec is None else self.spec.media
         self._type = media_type_of(media, None)
-        #: Rows say themselves what they are.
+        #: Each row has its own media type.
         self._any_type = isinstance(media, FileSpec)
         #: The answer is nothing but a file that has a type.
         self._only = media is not None and len(tensors.outputs) == 1
 
     def output_format(self, accept: str | None, *, natural: bool = False) -> OutputFormat:
-        """Choose by an Accept header. NotAcceptable if it takes nothing that there is.
+        """Choose by an Accept header. NotAcceptable if it accepts no available form.
 
-        JSON is for those that say nothing or take anything, but at a natural route, if the answer
-        is nothing but a file. Elsewhere Accept is for files alone: it was never looked at before.
+        Without Accept, or if it takes anything, the answer is JSON, but at a natural route, if it
+        is nothing but a file. Elsewhere Accept is for files alone: it was ignored before.
         """
         if self.spec is None and not natural:
             return OutputFormat()
@@ -130,7 +130,7 @@ class OutputFiles:
         return named or ([self._type] if by_default else [])
 
     def answer(self, outputs: Columns, output_format: OutputFormat) -> AnswerBody:
-        """The file of an answer of one row. NotAcceptable if it is of a type that is not wanted."""
+        """The file of an answer of one row. NotAcceptable if its type is not accepted."""
         assert self.spec is not None
         row, content_type = outputs[self.spec.name][0], output_format.file or OCTET_STREAM
         name = row.name if isinstance(row, FileBytes) else None

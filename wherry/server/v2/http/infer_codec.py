@@ -165,7 +165,7 @@ class ModelCodec:
         return DecodedRequest({name: column}, rows, requested_outputs=requested)
 
     def _requested(self, wire: WireRequest) -> list[RequestedOutput] | None:
-        all_binary = wire.parameters.pop("binary_data_output", False)  # the model is not told
+        all_binary = wire.parameters.pop("binary_data_output", False)  # not for the model
         if type(all_binary) is not bool:
             raise InvalidRequest("parameter 'binary_data_output' must be a bool")
         if not wire.outputs:
@@ -175,7 +175,7 @@ class ModelCodec:
         by_name: dict[str, RequestedOutput] = {}
         for output in wire.outputs:
             one = self._requested_output(self._tensors.output(output.name), output.parameters)
-            by_name.setdefault(output.name, one)  # asked for twice, the first holds, as in Triton
+            by_name.setdefault(output.name, one)  # the first of two holds, as in Triton
         return [*in_order(self.outputs, by_name).values()]
 
     def _requested_output(self, codec: OutputCodec, parameters: Parameters) -> RequestedOutput:

@@ -2,7 +2,7 @@
 
 Differences from Triton, all on purpose: 400 for JSON that cannot be parsed, application/json for
 every error, 503 with the reason where something is not ready; a load that fails is a 4xx with the
-reason, where Triton says 500 and keeps the reason in its log.
+reason, where Triton answers 500 and keeps the reason in its log.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ _STREAM: Final = "Each response is a server-sent event; after 15 to 30 seconds w
 INFER: Final = Operation(
     summary="Tensors in, tensors out",
     description=(
-        "JSON, or binary tensors behind the JSON; then Inference-Header-Content-Length says how"
-        " long the JSON is."
+        "JSON, or binary tensors behind the JSON; then Inference-Header-Content-Length is the"
+        " length of the JSON."
     ),
     takes={JSON: INFER_REQUEST, BINARY: FILE},
     gives={JSON: TENSORS, BINARY: FILE},
@@ -237,10 +237,10 @@ def _encoded(answer: Any) -> bytes:
 
 
 def respond_health(exchange: Exchange, answer: Struct) -> None:
-    """Answer 200 to a question about health.
+    """Answer 200 to a request about health.
 
-    Triton's answer is empty. A client that says that it takes JSON gets KServe's: KServe's client
-    reads it. Those of Triton have no Accept.
+    Triton's answer is empty. A client that accepts JSON gets KServe's, which KServe's client
+    reads. Those of Triton send no Accept.
     """
     takes = exchange.request.headers.get("accept", "")
     if any(kind in takes for kind in ("application/json", "application/*", "*/*")):

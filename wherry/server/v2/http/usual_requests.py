@@ -93,7 +93,7 @@ class UsualBody:
 
     def decode(self, body: Buffer) -> tuple[Any, Columns, int] | None:
         """The whole as a WireRequest with other inputs, the columns, and their rows. InvalidRequest
-        for a shape that the input cannot have, or that its data has not."""
+        for a shape that the input cannot have, or that its data does not fit."""
         if self._any_rows:
             check_values(body)
         try:
