@@ -167,11 +167,12 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        import sys
+        import difflib
 
-        # With name and obj Python suggests the nearest name.
-        module = sys.modules[__name__]
-        raise AttributeError(f"module 'wherry' has no attribute {name!r}", name=name, obj=module)
+        # Python's own suggestion is only in its traceback, which `wherry serve` does not print.
+        close = difflib.get_close_matches(name, __all__, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise AttributeError(f"module 'wherry' has no attribute {name!r}{hint}")
     value = getattr(
         importlib.import_module(f"wherry.{_HOMES.get(name, 'core.values.errors')}"), name
     )

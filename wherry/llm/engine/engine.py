@@ -198,6 +198,7 @@ class Engine:
 
     @property
     def busy(self) -> bool:
+        """Whether a generation is waiting or running."""
         return bool(self.scheduler.running or self.scheduler.waiting)
 
     def step(self) -> list[Event]:

@@ -127,10 +127,12 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def reports_prompt(self) -> bool:
+        """Whether the prompt's log probabilities are requested."""
         return self.prompt_logprobs is not None or (self.echo and self.logprobs is not None)
 
     @property
     def prompt_alternatives(self) -> int:
+        """Number of alternatives reported for each token of the prompt."""
         return max(self.prompt_logprobs or 0, (self.logprobs or 0) if self.echo else 0)
 
     def resolved(self, defaults: Mapping[str, Any]) -> Sampling:

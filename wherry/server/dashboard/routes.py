@@ -81,7 +81,7 @@ class Viewers:
 
     def __init__(self, source: NumbersReader) -> None:
         self._numbers = source
-        source.viewers, source.watched = self.__len__, self._tell
+        source.viewers, source.watched = self.__len__, self._send
         #: The viewers, and whether each needs everything.
         self._open: dict[Exchange, bool] = {}
         self._last = Sample()
@@ -104,18 +104,18 @@ class Viewers:
         if self._closed:
             self._end()
         else:
-            self._numbers.read(self._tell)
+            self._numbers.read(self._send)
 
     def close(self) -> None:
         """End all streams, and each that is still to come, with the numbers as they are then."""
         self._closed = True
         if self._open:
-            self._numbers.read(self._tell)
+            self._numbers.read(self._send)
 
     def _left(self, exchange: Exchange) -> None:
         self._open.pop(exchange, None)
 
-    def _tell(self, sample: Sample) -> None:
+    def _send(self, sample: Sample) -> None:
         before, self._last = self._last, sample
         whole = changes = b""
         for exchange, needs_whole in list(self._open.items()):
@@ -197,7 +197,7 @@ class Dashboard:
     def routes(self) -> dict[str, Route]:
         return {
             "/": Route({"GET": page}, "metadata", True, {"GET": START_PAGE}),
-            NUMBERS: Route({"GET": self._tell}, "statistics", operations={"GET": ALL_NUMBERS}),
+            NUMBERS: Route({"GET": self._answer}, "statistics", operations={"GET": ALL_NUMBERS}),
             HISTORY: Route({"GET": self._answer_past}, "statistics", operations={"GET": PAST}),
             REQUESTS: Route(
                 {"GET": self._answer_requests}, "statistics", operations={"GET": LATEST}
@@ -220,7 +220,7 @@ class Dashboard:
         else:
             self._viewers.add(exchange)
 
-    def _tell(self, exchange: Exchange) -> None:
+    def _answer(self, exchange: Exchange) -> None:
         headers = [("Cache-Control", "no-store")]
         self.numbers.read(lambda sample: respond(exchange, sample.whole(), headers=headers))
 
