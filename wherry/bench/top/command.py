@@ -121,7 +121,7 @@ def look(client: Client, before: Snapshot | None = None) -> Snapshot:
         polled = msgspec.convert(numbers_of(client), numbers.Numbers)
     except msgspec.ValidationError as error:
         raise WherryError(
-            f"{client.url} reports its numbers in a form that this wherry does not know ({error});"
+            f"{client.url} has numbers of a form that this wherry does not know ({error});"
             " use the `wherry top` of the server's version"
         ) from None
     return Snapshot(polled, None if before is None else before.polled)

@@ -161,7 +161,7 @@ def test_a_flag_takes_its_frontend_first() -> None:
         (
             {"LISTEN_FDS": "2", "LISTEN_PID": "7", "LISTEN_FDNAMES": "http:http"},
             {},
-            "http is given more than one",
+            "http has more than one socket",
         ),
         ({"LISTEN_FDS": "1", "LISTEN_PID": "7"}, {"uds": "/s"}, "choose one"),
     ],

@@ -203,7 +203,7 @@ def test_numbers_may_come_one_by_one() -> None:
     ("data", "problem"),
     [
         (b"\x0a", "cut off"),
-        (b"\x0a\x05ab", "says that it has 5 bytes, but only 2 follow"),
+        (b"\x0a\x05ab", "a field has the length 5 bytes, but only 2 follow"),
         (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "bytes, but only 0 follow"),
         (b"\x0a" + b"\xff" * 11, "longer than ten bytes"),
         (b"\x0a\x02\xff\xfe", "utf-8"),
