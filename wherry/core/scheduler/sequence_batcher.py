@@ -112,7 +112,7 @@ class SequenceBatcher(Scheduler):
         return True
 
     def requeue(self, request: InferRequest, now: float, *, alone: bool) -> None:
-        raise NotImplementedError("a worker that died has taken its sequences along")
+        raise AssertionError("a worker that died has taken its sequences along")
 
     def reschedule(self, request: InferRequest, now: float) -> bool:
         sequence = self._running.get(request)
